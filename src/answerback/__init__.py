@@ -1,0 +1,1 @@
+"""answerback: the durable runtime that answers an agent's function calls, each one once."""
