@@ -1,0 +1,1 @@
+"""The actor kernel: one actor a session, decisions as pure functions, effects performed by thin shells."""

@@ -1,0 +1,248 @@
+"""The journal of one session: what it writes goes to the store, and a mirror of the open rows stays in memory.
+
+The mirror is what `reconcile` reads. A state that lets something *leave* the process (FINISHED, so a POST; STARTED, so
+a handler) enters the mirror only when its commit was confirmed or by the task that waits for that confirmation; the
+others enter at once, because statements of one session are applied in the order they are queued.
+
+The journal belongs to the runtime and not to the actor, so a restarted actor finds it; `load` reads it anew.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from answerback.actors.messages import Asked
+from answerback.actors.reconcile import Entry
+from answerback.model import CallKey, CallRecord, CallState, LateRecord, Outcome
+from answerback.store.base import InsertCall, PutLate, PutSubstitute, Receipt, Store, UpdateCall
+from answerback.wire import inputs
+
+CLOSED_KEPT = 256
+"""Closed rows kept in memory for repeated frames; older ones are read from the store when they are asked for."""
+
+
+class Journal:
+    """Calls of one session, newest knowledge first in memory, truth in the store."""
+
+    def __init__(self, session_id: str, store: Store, *, now: Callable[[], int]) -> None:
+        self.session_id = session_id
+        self._store = store
+        self._now = now
+        self._entries: dict[CallKey, Entry] = {}
+        self._closed: dict[CallKey, Entry] = {}
+        self._tick = 0
+
+    def __repr__(self) -> str:
+        return f"<Journal {self.session_id} {len(self._entries)} open>"
+
+    def tick(self) -> int:
+        """Advance the logical clock that orders writes, POSTs and GETs of this session."""
+        self._tick += 1
+        return self._tick
+
+    @property
+    def entries(self) -> Mapping[CallKey, Entry]:
+        """The open calls."""
+        return self._entries
+
+    def get(self, key: CallKey) -> CallRecord | None:
+        """Return what is known of a call in memory."""
+        entry = self._entries.get(key) or self._closed.get(key)
+        return entry.record if entry else None
+
+    async def load(self) -> None:
+        """Read the open rows of the session from the store, forgetting what memory says."""
+        await self._store.flush()
+        rows = await self._store.open_calls(self.session_id)
+        tick = self.tick()
+        self._closed.clear()
+        self._entries = {row.key: Entry(row, tick) for row in rows}
+
+    async def lookup(self, keys: Iterable[CallKey]) -> dict[CallKey, Entry]:
+        """Return the open rows, and the rows in any state of `keys`: the store decides what was already done."""
+        keys = list(keys)
+        missing = [key for key in keys if key not in self._entries and key not in self._closed]
+        if missing:
+            tick = self._tick
+            found = await self._store.calls_by_key(missing)
+            for key, row in found.items():
+                # Whoever wrote in the meantime knows better.
+                if key not in self._entries and key not in self._closed:
+                    self._keep(Entry(row, tick))
+        entries = dict(self._entries)
+        entries.update({key: self._closed[key] for key in keys if key in self._closed})
+        return entries
+
+    async def refresh(self, keys: Sequence[CallKey]) -> None:
+        """Read rows again after a count that was not the expected one."""
+        tick = self.tick()
+        for row in (await self._store.calls_by_key(keys)).values():
+            self._keep(Entry(row, tick))
+
+    # --- T0: observe ----------------------------------------------------------------------------------------------
+
+    def observe(self, key: CallKey, asked: Asked, *, state: CallState, reason: str | None) -> None:
+        """Queue the first row of a call; it rides with the next commit."""
+        now = self._now()
+        record = CallRecord(
+            key=key,
+            name=asked.name,
+            arguments=asked.arguments,
+            arguments_hash=asked.arguments_hash,
+            state=state,
+            is_async=asked.is_async,
+            observed_at=now,
+            reason=reason,
+        )
+        self._store.write(InsertCall(record), lazy=True)
+        self._keep(Entry(record, self.tick()))
+
+    # --- T1: start ------------------------------------------------------------------------------------------------
+
+    def start(self, key: CallKey, *, sources: tuple[CallState, ...], **changes: Any) -> tuple[Receipt, CallRecord]:
+        """Queue the STARTED row of the next attempt; the handler may be entered only when its count is 1."""
+        record = self._require(key)
+        now = self._now()
+        values = {
+            "attempt": record.attempt + 1,
+            "token": secrets.token_hex(8),
+            "incarnation": self._store.info.incarnation,
+            "started_at": now,
+            "next_at": None,
+            "hold_until": None,
+            **changes,
+        }
+        receipt = self._store.write(
+            UpdateCall(
+                key=key,
+                sources=sources,
+                target=CallState.STARTED,
+                at=now,
+                attempt=record.attempt,
+                changes=values,
+            )
+        )
+        return receipt, self._mirror(record, CallState.STARTED, values)
+
+    # --- T2: finish -----------------------------------------------------------------------------------------------
+
+    async def finish(
+        self,
+        key: CallKey,
+        outcome: Outcome,
+        *,
+        token: str | None,
+        sources: tuple[CallState, ...],
+        reason: str | None = None,
+    ) -> bool:
+        """Store an outcome's exact bytes and wait for stable storage; return whether this one was taken.
+
+        With a `token`, only the attempt that holds it may finish the call. The first outcome wins, for ever.
+        """
+        record = self._require(key)
+        now = self._now()
+        element = encode(key, outcome)
+        values: dict[str, Any] = {
+            "outcome_kind": outcome.kind,
+            "outcome": element,
+            "finished_at": now,
+            "hold_until": None,
+            "next_at": None,
+        }
+        receipt = self._store.write(
+            UpdateCall(
+                key=key,
+                sources=sources,
+                target=CallState.FINISHED,
+                at=now,
+                token=token,
+                changes=values,
+                reason=reason or (f"ref {outcome.ref}" if outcome.ref else None),
+            )
+        )
+        (count,) = await receipt.committed()
+        if count != 1:
+            await self.refresh([key])
+            return False
+        self._mirror(self.get(key) or record, CallState.FINISHED, values)
+        return True
+
+    def late(self, key: CallKey, attempt: int, outcome: Outcome) -> None:
+        """Record what a handler returned after its call was answered; it is never sent."""
+        record = LateRecord(key=key, attempt=attempt, at=self._now(), kind=outcome.kind, element=encode(key, outcome))
+        self._store.write(PutLate(record), lazy=True)
+
+    # --- other moves ----------------------------------------------------------------------------------------------
+
+    def move(
+        self, key: CallKey, target: CallState, *, reason: str | None = None, lazy: bool = True, **changes: Any
+    ) -> Receipt:
+        """Queue a move from the state the mirror has, and mirror it."""
+        record = self._require(key)
+        now = self._now()
+        if target.closed:
+            changes.setdefault("closed_at", now)
+        receipt = self._store.write(
+            UpdateCall(key=key, sources=(record.state,), target=target, at=now, changes=changes, reason=reason),
+            lazy=lazy,
+        )
+        self._mirror(record, target, {**changes, "reason": reason} if reason else changes)
+        return receipt
+
+    def substitute(self, key: CallKey, element: bytes, reason: str) -> Receipt:
+        """Queue the one stored replacement of an outcome the API definitely refused."""
+        record = self._require(key)
+        receipt = self._store.write(PutSubstitute(key=key, element=element, reason=reason, at=self._now()))
+        return self._with_substitute(receipt, record, element)
+
+    def _with_substitute(self, receipt: Receipt, record: CallRecord, element: bytes) -> Receipt:
+        replaced = msgspec.structs.replace(
+            record, substitute=element, submit_epoch=record.submit_epoch + 1, submit_status="none"
+        )
+        self._keep(Entry(replaced, self.tick()))
+        return receipt
+
+    def touch(self, key: CallKey) -> None:
+        """Note that something was sent about a call, so that an older GET says nothing about it."""
+        entry = self._entries.get(key)
+        if entry:
+            self._entries[key] = Entry(entry.record, self.tick())
+
+    # --- the mirror -----------------------------------------------------------------------------------------------
+
+    def _require(self, key: CallKey) -> CallRecord:
+        record = self.get(key)
+        if record is None:
+            raise LookupError(f"no journal row for call {key}; it must be observed first")
+        return record
+
+    def _mirror(self, record: CallRecord, target: CallState, changes: Mapping[str, Any]) -> CallRecord:
+        changed = msgspec.structs.replace(record, state=target, **changes)
+        self._keep(Entry(changed, self.tick()))
+        return changed
+
+    def _keep(self, entry: Entry) -> None:
+        key = entry.record.key
+        if not entry.record.state.closed:
+            self._closed.pop(key, None)
+            self._entries[key] = entry
+            return
+        self._entries.pop(key, None)
+        self._closed[key] = entry
+        while len(self._closed) > CLOSED_KEPT:
+            del self._closed[next(iter(self._closed))]
+
+
+def encode(key: CallKey, outcome: Outcome) -> bytes:
+    """Encode an outcome as the `tool_result` element of its call."""
+    return inputs.tool_result(
+        turn_id=key.turn_id,
+        call_id=key.call_id,
+        success=outcome.success,
+        output=outcome.output,
+        error=outcome.error,
+    )

@@ -1,0 +1,100 @@
+"""What one followed session has in this process, apart from its actor: it outlives the actor's restarts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from answerback.actors.journal import Journal
+from answerback.actors.mailbox import Mailbox
+from answerback.actors.session_state import SessionState
+from answerback.errors import SessionError, SessionFailedError, SessionGoneError, SessionQuarantinedError
+from answerback.model import SessionRecord
+from answerback.wire.events import Event
+
+SUBSCRIBER_BUFFER = 1024
+"""Events a local subscriber may lag behind; beyond that it loses the oldest it has not read, never the actor."""
+
+
+class LiveSession:
+    """A followed session: its record, journal, mailbox, state, subscribers, and the event that tells of changes."""
+
+    def __init__(self, record: SessionRecord, *, journal: Journal, state: SessionState) -> None:
+        assert record.session_id is not None
+        self.session_id: str = record.session_id
+        self.record = record
+        self.journal = journal
+        self.state = state
+        self.mailbox = Mailbox()
+        self.changed = anyio.Event()
+        self.crashes = 0
+        self.version = 0
+        self.unread_actions: frozenset[str] = frozenset()
+        """Kinds of required actions that are not function calls: they wait for the application."""
+        self.outbox_busy = False
+        self.submit_busy = False
+        self._subscribers: list[tuple[MemoryObjectSendStream[Event], MemoryObjectReceiveStream[Event]]] = []
+
+    def __repr__(self) -> str:
+        return f"<LiveSession {self.session_id} {self.record.state}, {self.state.status or 'unread'}>"
+
+    def notify(self) -> None:
+        """Wake everybody who waits for this session to change."""
+        self.version += 1
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def ended(self) -> SessionError | None:
+        """Return why the session cannot be followed, as the error a waiter gets, or None."""
+        reason = self.record.reason or self.record.state
+        match self.record.state:
+            case "gone":
+                return SessionGoneError(f"session {self.session_id} is gone: {reason}", session_id=self.session_id)
+            case "failed":
+                return SessionFailedError(
+                    f"session {self.session_id} failed: {self.state.error or reason}",
+                    session_id=self.session_id,
+                    error=self.state.error,
+                )
+            case "quarantined":
+                return SessionQuarantinedError(
+                    f"session {self.session_id} is set aside: {reason}", session_id=self.session_id
+                )
+            case _:
+                return None
+
+    @property
+    def watched(self) -> bool:
+        """Whether anybody reads this session's events."""
+        return bool(self._subscribers)
+
+    def publish(self, event: Event) -> None:
+        """Hand an event to the subscribers; one that does not read loses its oldest, nobody waits for it."""
+        for send, receive in self._subscribers:
+            try:
+                send.send_nowait(event)
+            except anyio.WouldBlock:
+                receive.receive_nowait()
+                send.send_nowait(event)
+
+    @asynccontextmanager
+    async def subscribe(self) -> AsyncGenerator[MemoryObjectReceiveStream[Event]]:
+        """Yield a stream of the session's events from now on."""
+        send, receive = anyio.create_memory_object_stream[Event](SUBSCRIBER_BUFFER)
+        # A second handle drops the oldest event of a full buffer without touching the reader's.
+        entry = (send, receive.clone())
+        self._subscribers.append(entry)
+        try:
+            yield receive
+        finally:
+            self._subscribers.remove(entry)
+            for stream in (send, receive, entry[1]):
+                stream.close()
+
+    def close_subscribers(self) -> None:
+        """End every subscription: nothing more will come."""
+        for send, _ in self._subscribers:
+            send.close()

@@ -1,0 +1,181 @@
+"""The durable outbox of a session: inputs are stored, posted in order, and matched with the turns they cause."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import msgspec
+
+from answerback.actors.api import AgentsApi
+from answerback.actors.backoff import Backoff
+from answerback.actors.live import LiveSession
+from answerback.actors.messages import FetchRefused, ReadAgain
+from answerback.actors.turns import Match, match_input, newest_root
+from answerback.errors import ApiError
+from answerback.model import InputRecord
+from answerback.store.base import Store, UpdateInput, UpdateSession
+from answerback.wire import inputs
+from answerback.wire.records import Turn
+
+logger = logging.getLogger("answerback.outbox")
+
+RETRIED = frozenset({408, 409, 425, 429})
+"""Statuses of an input that pass: 409 is also "the initial input is still pending" and "the session is busy"."""
+LOOK_AGAIN = 0.25
+"""Seconds between looks for the turn of an accepted input; the service admits inputs asynchronously."""
+
+
+class Outbox:
+    """Posts one session's inputs. The order is the order of `send`; the next waits for the one before it."""
+
+    def __init__(
+        self,
+        live: LiveSession,
+        *,
+        store: Store,
+        api: AgentsApi,
+        gate: anyio.CapacityLimiter,
+        rng: random.Random,
+        now: Callable[[], int],
+    ) -> None:
+        self._live = live
+        self._store = store
+        self._api = api
+        self._gate = gate
+        self._rng = rng
+        self._now = now
+        self._backoff = Backoff(initial=0.1, maximum=10.0)
+        self._changed = anyio.Event()
+        self.open: list[InputRecord] = []
+
+    def __repr__(self) -> str:
+        return f"<Outbox {self._live.session_id} {len(self.open)} open>"
+
+    def wake(self) -> None:
+        """Look for new inputs."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Post until cancelled."""
+        while True:
+            self._changed = anyio.Event()
+            self.open = await self._store.open_inputs(self._live.session_id)
+            waiting = [entry for entry in self.open if entry.state in {"queued", "sent"}]
+            self._live.outbox_busy = bool(waiting)
+            if not waiting:
+                await self._changed.wait()
+                continue
+            await self._deliver(waiting[0])
+
+    async def _deliver(self, entry: InputRecord) -> None:
+        """Post one input until it has a definite answer."""
+        tries = 0
+        while True:
+            try:
+                if entry.state == "queued":
+                    entry = await self._note_baseline(entry)
+                async with self._gate:
+                    await self._api.post(
+                        self._live.session_id,
+                        inputs.body([entry.element]),
+                        key=inputs.input_key(entry.session_id, entry.key),
+                    )
+            except ApiError as error:
+                tries += 1
+                if await self._refused(entry, error):
+                    return
+                await anyio.sleep(error.retry_after or self._backoff.pause(tries, self._rng))
+                continue
+            await self._update(entry, state="accepted")
+            self._live.mailbox.tell(ReadAgain("an input was accepted"))
+            return
+
+    async def _note_baseline(self, entry: InputRecord) -> InputRecord:
+        """Remember the newest root turn before the input can cause one; stored before the POST."""
+        newest = newest_root(await self._api.turns(self._live.session_id))
+        return await self._update(
+            entry,
+            state="sent",
+            baseline_turn=newest.id if newest else None,
+            baseline_open=newest is not None and not newest.over,
+        )
+
+    async def _refused(self, entry: InputRecord, error: ApiError) -> bool:
+        """Take a refusal; return whether it is final."""
+        status = error.status
+        logger.info("input not accepted: HTTP %s", status, extra={"session_id": entry.session_id})
+        if status is None or status >= 500 or status in RETRIED:
+            if status == 409:
+                self._live.mailbox.tell(ReadAgain("an input was answered with 409"))
+            return False
+        if status in {401, 403, 404}:
+            self._live.mailbox.tell(FetchRefused(status))
+            return False
+        await self._update(entry, state="refused", reason=f"HTTP {status} {error.code or ''}".strip())
+        self._live.notify()
+        return True
+
+    async def _update(self, entry: InputRecord, **changes: Any) -> InputRecord:
+        changes["updated_at"] = self._now()
+        receipt = self._store.write(UpdateInput(session_id=entry.session_id, key=entry.key, changes=changes))
+        await receipt.committed()
+        changed = msgspec.structs.replace(entry, **changes)
+        self.open = [changed if known.key == entry.key else known for known in self.open]
+        return changed
+
+    async def match_turns(self) -> None:
+        """Find the turns of the accepted inputs; close those whose turn is over while the session is idle."""
+        accepted = [e for e in await self._store.open_inputs(self._live.session_id) if e.state == "accepted"]
+        turns = await self._api.turns(self._live.session_id)
+        texts = await self._baseline_texts(accepted, turns)
+        claimed = {entry.turn_id: entry.key for entry in accepted if entry.turn_id is not None}
+        undecided = False
+        for entry in accepted:
+            match = match_input(entry, turns, texts, claimed)
+            if match is None:
+                undecided = True
+                continue
+            claimed.setdefault(match.turn_id, entry.key)
+            await self._matched(entry, match)
+            undecided = undecided or not match.over
+        await self._note_session(turns, undecided)
+        if undecided and self._live.state.idle:
+            # Idle, and yet no turn to be seen: the input is being admitted. Nothing on the stream announces that.
+            await anyio.sleep(LOOK_AGAIN)
+            self._live.mailbox.tell(ReadAgain("an accepted input has no turn yet"))
+
+    async def _matched(self, entry: InputRecord, match: Match) -> None:
+        changes: dict[str, Any] = {}
+        if entry.turn_id is None:
+            changes["turn_id"] = match.turn_id
+        if match.over and self._live.state.idle:
+            changes["state"] = "done"
+        if changes:
+            await self._update(entry, **changes)
+
+    async def _note_session(self, turns: list[Turn], undecided: bool) -> None:
+        """Keep whether a restart has something to follow here, and the newest turn that is over."""
+        newest = newest_root(turns)
+        active = undecided or not self._live.state.idle or (newest is not None and not newest.over)
+        over = newest.id if newest is not None and newest.over else self._live.record.last_turn_id
+        record = self._live.record
+        if (record.active, record.last_turn_id) == (active, over):
+            return
+        changes = {"active": active, "last_turn_id": over, "updated_at": self._now()}
+        self._store.write(UpdateSession(local_id=record.local_id, changes=changes), lazy=True)
+        self._live.record = msgspec.structs.replace(record, **changes)
+
+    async def _baseline_texts(self, accepted: list[InputRecord], turns: list[Turn]) -> dict[str, list[str]]:
+        """Read the user items of the turns that accepted inputs may have steered."""
+        known = {turn.id for turn in turns}
+        steered = {e.baseline_turn for e in accepted if e.baseline_open and e.turn_id is None}
+        texts: dict[str, list[str]] = {}
+        for turn_id in steered & known:
+            assert turn_id is not None
+            items = await self._api.turn_items(self._live.session_id, turn_id)
+            texts[turn_id] = [item.text for item in items if item.type == "message" and item.role == "user"]
+        return texts

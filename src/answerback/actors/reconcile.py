@@ -1,0 +1,288 @@
+"""The one decider: what to do about each call, from what the session asks for and what the journal says.
+
+`reconcile` is a pure function and this module is the recovery table: every wake source (stream, poll, `wake`,
+restart) ends here, and nothing else starts or settles a call. It is the model the property tests check against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import TypeAlias
+
+import msgspec
+
+from answerback.actors.messages import Asked, Reading
+from answerback.model import CallKey, CallRecord, CallState, Effects
+
+SUBMIT_GRACE = 5_000_000
+"""Microseconds a result that was accepted (202) may stay listed before it counts as lost by the server."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What the table needs to know of the tool behind a name."""
+
+    effects: Effects = "once"
+    attempts: int = 1
+    """How many process deaths a call may survive before it is answered as poisonous."""
+    version: str = ""
+    """The handler's version; an `idempotent` call is only repeated by the code that began it."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A journal row, and the tick of the last thing written or sent about it."""
+
+    record: CallRecord
+    touched: int = 0
+
+
+class Context(msgspec.Struct, frozen=True):
+    """The rest of what a decision depends on."""
+
+    running: AbstractSet[CallKey]
+    """Calls with a task in this process: a handler, a queued start, a verify hook, a hold."""
+    incarnation: int
+    complete: bool
+    """Whether "no row" means "never started here": False after a restore or a rollback."""
+    now: int
+    rules: Callable[[str], Rules]
+    suspicious: AbstractSet[CallKey] = frozenset()
+    """Calls that were pending when the session was attached with `pending="verify"`."""
+
+
+class Observe(msgspec.Struct, frozen=True):
+    """Write the first row of a call (T0) and run it."""
+
+    key: CallKey
+    asked: Asked
+
+
+class ObserveInterrupted(msgspec.Struct, frozen=True):
+    """Write the first row of a call that may have been started by somebody else, as INDETERMINATE."""
+
+    key: CallKey
+    asked: Asked
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Run a call that was never started, or goes on after a retry pause."""
+
+    key: CallKey
+
+
+class Rerun(msgspec.Struct, frozen=True):
+    """Run an interrupted `read` or `idempotent` call again, as attempt n+1."""
+
+    key: CallKey
+    crashed: bool
+    """Whether this counts a death of its process."""
+
+
+class Poison(msgspec.Struct, frozen=True):
+    """Answer a call whose process died too often with an error instead of running it again."""
+
+    key: CallKey
+
+
+class Interrupt(msgspec.Struct, frozen=True):
+    """Mark a started `once` call whose process is gone as INDETERMINATE, then resolve it."""
+
+    key: CallKey
+
+
+class Resolve(msgspec.Struct, frozen=True):
+    """Decide an INDETERMINATE call: verify hook, then the tool's policy."""
+
+    key: CallKey
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """Send the stored bytes; with `again`, under a new epoch because the server lost what it had accepted."""
+
+    key: CallKey
+    again: bool = False
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """Nobody waits for this running call any more: one cancel, a grace time, keep what comes of it."""
+
+    key: CallKey
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """A call with stored bytes is no longer required: the turn's items tell ACKED from OBSOLETE."""
+
+    key: CallKey
+
+
+class Close(msgspec.Struct, frozen=True):
+    """Move a call to a closed state; nothing is sent."""
+
+    key: CallKey
+    target: CallState
+    reason: str
+
+
+class Reopen(msgspec.Struct, frozen=True):
+    """A call that was closed as obsolete is required again."""
+
+    key: CallKey
+    target: CallState
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """The same call came with other arguments: a broken server; nothing more may run in this session."""
+
+    key: CallKey
+
+
+class LookAgain(msgspec.Struct, frozen=True):
+    """Read the session (again), not before `at` (microseconds; None: now)."""
+
+    reason: str
+    at: int | None = None
+
+
+Decision: TypeAlias = (
+    Observe
+    | ObserveInterrupted
+    | Run
+    | Rerun
+    | Poison
+    | Interrupt
+    | Resolve
+    | Submit
+    | Cancel
+    | Settle
+    | Close
+    | Reopen
+    | Conflict
+    | LookAgain
+)
+
+
+def reconcile(reading: Reading, entries: Mapping[CallKey, Entry], context: Context) -> list[Decision]:
+    """Return what to do now.
+
+    Args:
+        reading: the required function calls; only a GET may prove that something is *not* required.
+        entries: every open call of the session, and the rows (open or closed) of the calls in `reading`.
+        context: what runs in this process, and the circumstances.
+
+    A conflict comes alone: no sibling is started beside it.
+    """
+    decisions: list[Decision] = []
+    for key, asked in reading.asked.items():
+        entry = entries.get(key)
+        if entry is None:
+            decisions.append(_first_seen(key, asked, context))
+        elif entry.record.arguments_hash != asked.arguments_hash:
+            return [Conflict(key)]
+        else:
+            decisions += _required(entry, reading, context)
+    for key, entry in entries.items():
+        if key not in reading.asked and _absence_counts(reading, entry):
+            decisions += _not_required(entry, context)
+    return decisions
+
+
+def _absence_counts(reading: Reading, entry: Entry) -> bool:
+    """Only a GET sent after the last write or POST about a call knows whether it is still required."""
+    return reading.sent_at is not None and reading.sent_at > entry.touched
+
+
+def _first_seen(key: CallKey, asked: Asked, context: Context) -> Decision:
+    certain = context.complete and key not in context.suspicious
+    if certain or context.rules(asked.name).effects != "once":
+        return Observe(key, asked)
+    return ObserveInterrupted(key, asked)
+
+
+def _required(entry: Entry, reading: Reading, context: Context) -> list[Decision]:
+    """Decide about a call the session waits for."""
+    record = entry.record
+    key = record.key
+    if key in context.running:
+        return []
+    match record.state:
+        case CallState.REQUESTED:
+            return [Run(key)]
+        case CallState.WAITING_APPROVAL:
+            return []
+        case CallState.STARTED:
+            return [_interrupted(record, context)]
+        case CallState.INDETERMINATE:
+            rerunnable = _may_rerun(record, context.rules(record.name))
+            return [Rerun(key, crashed=False) if rerunnable else Resolve(key)]
+        case CallState.FINISHED:
+            return [Submit(key)]
+        case CallState.SUBMITTED:
+            return _submitted(entry, reading, context)
+        case _:
+            return _closed_but_required(entry, reading)
+
+
+def _may_rerun(record: CallRecord, rules: Rules) -> bool:
+    """Whether starting the call again is declared harmless, both by the code that began it and by today's."""
+    if "once" in {record.effects, rules.effects}:
+        return False
+    return rules.effects == "read" or record.handler_version == rules.version
+
+
+def _interrupted(record: CallRecord, context: Context) -> Decision:
+    """Decide about a STARTED row without a task: its process is gone, or its task here failed before an outcome."""
+    rules = context.rules(record.name)
+    if not _may_rerun(record, rules):
+        return Interrupt(record.key)
+    if record.crash_count + 1 >= rules.attempts:
+        return Poison(record.key)
+    return Rerun(record.key, crashed=True)
+
+
+def _submitted(entry: Entry, reading: Reading, context: Context) -> list[Decision]:
+    record = entry.record
+    if record.submit_status != "accepted":
+        return [Submit(record.key)]
+    # A frame may have been written before the server took the result; a GET sent afterwards may not.
+    lost_at = (record.submitted_at or 0) + SUBMIT_GRACE
+    if not _absence_counts(reading, entry):
+        return []
+    if context.now < lost_at:
+        return [LookAgain("accepted result still listed", at=lost_at)]
+    return [Submit(record.key, again=True)]
+
+
+def _closed_but_required(entry: Entry, reading: Reading) -> list[Decision]:
+    """Decide about a closed call that is listed: an old frame, or a server that lost what it had accepted."""
+    record = entry.record
+    if not _absence_counts(reading, entry):
+        return [LookAgain("a closed call is listed")] if reading.sent_at is None else []
+    if record.payload is not None:
+        return [Submit(record.key, again=record.submit_status == "accepted" or record.state is CallState.ACKED)]
+    if record.state is CallState.OBSOLETE_UNKNOWN:
+        return [Reopen(record.key, CallState.INDETERMINATE)]
+    return [Reopen(record.key, CallState.REQUESTED)]
+
+
+def _not_required(entry: Entry, context: Context) -> list[Decision]:
+    """Decide about an open call that a fresh GET does not list."""
+    record = entry.record
+    key = record.key
+    if record.is_async and (key in context.running or record.state is CallState.FINISHED):
+        # The result of an `async` function is wanted although the session does not wait for it.
+        return [] if key in context.running else [Submit(key)]
+    if key in context.running and record.state in {CallState.REQUESTED, CallState.STARTED}:
+        return [Cancel(key)]
+    match record.state:
+        case CallState.REQUESTED | CallState.WAITING_APPROVAL:
+            return [Close(key, CallState.OBSOLETE, "no longer required; nothing was started")]
+        case CallState.STARTED:
+            return [Close(key, CallState.OBSOLETE_UNKNOWN, "no longer required; it was started and never finished")]
+        case CallState.FINISHED:
+            return [Settle(key)]
+        case CallState.SUBMITTED if record.submit_status == "accepted":
+            return [Close(key, CallState.ACKED, "accepted, and no longer required")]
+        case CallState.SUBMITTED:
+            return [Settle(key)]
+        case _:
+            return []
