@@ -1,0 +1,1 @@
+"""The program `answerback`: its commands, and what they share."""
