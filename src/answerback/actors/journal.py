@@ -18,7 +18,7 @@ import msgspec
 from answerback.actors.messages import Asked
 from answerback.actors.reconcile import Entry
 from answerback.model import CallKey, CallRecord, CallState, LateRecord, Outcome
-from answerback.store.base import InsertCall, PutLate, PutSubstitute, Receipt, Store, UpdateCall
+from answerback.store.base import InsertCall, PutCheckpoint, PutLate, PutSubstitute, Receipt, Store, UpdateCall
 from answerback.wire import inputs
 
 CLOSED_KEPT = 256
@@ -235,6 +235,19 @@ class Journal:
         self._closed[key] = entry
         while len(self._closed) > CLOSED_KEPT:
             del self._closed[next(iter(self._closed))]
+
+
+class Checkpoints:
+    """The journal as a ToolContext may use it."""
+
+    def __init__(self, store: Store, now: Callable[[], int]) -> None:
+        self._store = store
+        self._now = now
+
+    async def checkpoint(self, key: CallKey, attempt: int, name: str, value: bytes) -> None:
+        """Put a named fact about a running call on stable storage."""
+        statement = PutCheckpoint(key=key, attempt=attempt, name=name, value=value, at=self._now())
+        await self._store.write(statement).committed()
 
 
 def encode(key: CallKey, outcome: Outcome) -> bytes:

@@ -12,7 +12,7 @@ from answerback.actors.journal import Journal
 from answerback.actors.mailbox import Mailbox
 from answerback.actors.session_state import SessionState
 from answerback.errors import SessionError, SessionFailedError, SessionGoneError, SessionQuarantinedError
-from answerback.model import SessionRecord
+from answerback.model import CallKey, SessionRecord
 from answerback.wire.events import Event
 
 SUBSCRIBER_BUFFER = 1024
@@ -32,10 +32,8 @@ class LiveSession:
         self.changed = anyio.Event()
         self.crashes = 0
         self.version = 0
-        self.unread_actions: frozenset[str] = frozenset()
-        """Kinds of required actions that are not function calls: they wait for the application."""
-        self.outbox_busy = False
-        self.submit_busy = False
+        self.first_asked: frozenset[CallKey] | None = None
+        """Calls of the first list, when another client may have started them; None before the first list."""
         self._subscribers: list[tuple[MemoryObjectSendStream[Event], MemoryObjectReceiveStream[Event]]] = []
 
     def __repr__(self) -> str:
@@ -65,6 +63,21 @@ class LiveSession:
                 )
             case _:
                 return None
+
+    @property
+    def other_actions(self) -> frozenset[str]:
+        """Kinds of required actions that are not function calls: they wait for the application."""
+        return self.state.other_actions
+
+    @property
+    def unsent(self) -> int:
+        """How many stored results a followed session's server does not have yet."""
+        if self.record.state != "open":
+            return 0
+        return sum(
+            entry.record.payload is not None and entry.record.submit_status != "accepted"
+            for entry in self.journal.entries.values()
+        )
 
     @property
     def watched(self) -> bool:

@@ -65,7 +65,6 @@ class Outbox:
             self._changed = anyio.Event()
             self.open = await self._store.open_inputs(self._live.session_id)
             waiting = [entry for entry in self.open if entry.state in {"queued", "sent"}]
-            self._live.outbox_busy = bool(waiting)
             if not waiting:
                 await self._changed.wait()
                 continue
@@ -128,8 +127,15 @@ class Outbox:
         return changed
 
     async def match_turns(self) -> None:
-        """Find the turns of the accepted inputs; close those whose turn is over while the session is idle."""
+        """Find the turns of the accepted inputs; close those whose turn is over while the session is idle.
+
+        Raises:
+            ApiError: the server did not tell; the caller tries again.
+        """
         accepted = [e for e in await self._store.open_inputs(self._live.session_id) if e.state == "accepted"]
+        if not accepted:
+            self._note_active(not self._live.state.idle)
+            return
         turns = await self._api.turns(self._live.session_id)
         texts = await self._baseline_texts(accepted, turns)
         claimed = {entry.turn_id: entry.key for entry in accepted if entry.turn_id is not None}
@@ -142,7 +148,7 @@ class Outbox:
             claimed.setdefault(match.turn_id, entry.key)
             await self._matched(entry, match)
             undecided = undecided or not match.over
-        await self._note_session(turns, undecided)
+        self._note_active(undecided or not self._live.state.idle)
         if undecided and self._live.state.idle:
             # Idle, and yet no turn to be seen: the input is being admitted. Nothing on the stream announces that.
             await anyio.sleep(LOOK_AGAIN)
@@ -157,17 +163,13 @@ class Outbox:
         if changes:
             await self._update(entry, **changes)
 
-    async def _note_session(self, turns: list[Turn], undecided: bool) -> None:
-        """Keep whether a restart has something to follow here, and the newest turn that is over."""
-        newest = newest_root(turns)
-        active = undecided or not self._live.state.idle or (newest is not None and not newest.over)
-        over = newest.id if newest is not None and newest.over else self._live.record.last_turn_id
+    def _note_active(self, active: bool) -> None:
+        """Keep whether a restart has something to follow here."""
         record = self._live.record
-        if (record.active, record.last_turn_id) == (active, over):
-            return
-        changes = {"active": active, "last_turn_id": over, "updated_at": self._now()}
-        self._store.write(UpdateSession(local_id=record.local_id, changes=changes), lazy=True)
-        self._live.record = msgspec.structs.replace(record, **changes)
+        if record.active != active:
+            changes = {"active": active, "updated_at": self._now()}
+            self._store.write(UpdateSession(local_id=record.local_id, changes=changes), lazy=True)
+            self._live.record = msgspec.structs.replace(record, **changes)
 
     async def _baseline_texts(self, accepted: list[InputRecord], turns: list[Turn]) -> dict[str, list[str]]:
         """Read the user items of the turns that accepted inputs may have steered."""

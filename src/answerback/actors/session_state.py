@@ -58,7 +58,8 @@ class SessionState:
         self._hash = hash_arguments
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._silent = False
-        self._reported: frozenset[str] = frozenset()
+        self.other_actions: frozenset[str] = frozenset()
+        """Kinds of required actions, other than function calls, that are listed now."""
         self._recent: OrderedDict[str, None] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -179,8 +180,8 @@ class SessionState:
     def _other_actions(self, actions: Iterable[RequiredAction]) -> list[Effect]:
         """Report each kind of action that is not a function call once, for as long as it is listed."""
         kinds = frozenset(action.type for action in actions if action.type != "function_call")
-        new = kinds - self._reported
-        self._reported = kinds
+        new = kinds - self.other_actions
+        self.other_actions = kinds
         return [ReportAction(kind) for kind in sorted(new)]
 
     def _seen(self, event_id: str) -> bool:

@@ -1,0 +1,72 @@
+"""A person's (or a program's) decision about a call whose outcome nobody knows."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from answerback.actors.journal import encode
+from answerback.actors.resolve import verdict_outcome
+from answerback.errors import DecisionError, UnknownCallError
+from answerback.handlers import outcome as texts
+from answerback.handlers.policy import NotHappened, Verdict
+from answerback.handlers.tool import Tool
+from answerback.model import CallRecord, CallState
+from answerback.store.base import Store, UpdateCall
+
+
+async def find_call(store: Store, call: str) -> CallRecord:
+    """Return the call a public id (any unique prefix) or a call_id names.
+
+    Raises:
+        UnknownCallError: no call, or several, have that name.
+    """
+    found = await store.find_calls(call)
+    if not found:
+        raise UnknownCallError(f"no call has the id {call!r}; `answerback calls` lists them")
+    if len(found) > 1:
+        names = ", ".join(record.public_id[:12] for record in found)
+        raise UnknownCallError(f"{call!r} names several calls: {names}; give more of the id")
+    return found[0]
+
+
+async def decide(
+    store: Store, call: str, verdict: Verdict, *, tool: Tool[..., Any] | None = None, reason: str = "decided"
+) -> CallRecord:
+    """Store a decision about an INDETERMINATE call, or about one that is held because nobody handles it here.
+
+    `Happened` and `Failed` store an outcome, `NotHappened` lets the handler run (again), `Unknown` answers that the
+    outcome is unknown. Whoever follows the session does the rest.
+
+    Raises:
+        UnknownCallError: see `find_call`.
+        DecisionError: the call is not waiting for a decision (any more).
+    """
+    await store.flush()
+    record = await find_call(store, call)
+    held = record.state is CallState.REQUESTED and record.hold_until is not None
+    if record.state is not CallState.INDETERMINATE and not held:
+        raise DecisionError(
+            f"call {record.public_id[:12]} is {record.state.value}, not waiting for a decision; nothing was changed"
+        )
+    now = time.time_ns() // 1000
+    changes: dict[str, Any] = {"hold_until": None, "next_at": None}
+    target = CallState.FINISHED
+    if isinstance(verdict, NotHappened):
+        target = CallState.REQUESTED
+        changes["deadline"] = None
+    else:
+        outcome = verdict_outcome(tool, verdict) or texts.interrupted(record.name)
+        changes |= {"outcome_kind": outcome.kind, "outcome": encode(record.key, outcome), "finished_at": now}
+    statement = UpdateCall(
+        key=record.key,
+        sources=(record.state,),
+        target=target,
+        at=now,
+        changes=changes,
+        reason=f"{reason}: {type(verdict).__name__}",
+    )
+    (count,) = await store.write(statement).committed()
+    if count != 1:
+        raise DecisionError(f"call {record.public_id[:12]} changed in this moment; look at it again")
+    return (await store.calls_by_key([record.key]))[record.key]

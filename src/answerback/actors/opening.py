@@ -1,0 +1,203 @@
+"""Create a session once, although a lost response cannot be told from a lost request.
+
+The service ignores an Idempotency-Key on creation, so the intent is stored first with the exact body, and the
+session carries our id of that intent in its metadata: after a crash or a lost answer the list is asked for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import anyio
+import msgspec
+
+from answerback.actors.api import AgentsApi
+from answerback.actors.backoff import Backoff
+from answerback.errors import ApiError, ConfigurationError
+from answerback.handlers.registry import Handlers
+from answerback.model import InputRecord, SessionRecord
+from answerback.store.base import PutInput, PutSession, Store, UpdateSession
+
+logger = logging.getLogger("answerback.opening")
+
+METADATA_KEY = "answerback_key"
+OPENING_INPUT = "answerback:opening"
+"""The key of the input that travels in the creation body."""
+LIST_LOOKS = (0.0, 0.5, 1.0, 2.0)
+"""Seconds before each look for a session whose creation got no clear answer: the filtered list lags behind."""
+CREATE_TRIES = 8
+MAX_REQUEST = 4 * 1024 * 1024
+"""Bytes a request may have, as others measured."""
+
+
+class Opener:
+    """Creates sessions and attaches to existing ones, in the store first."""
+
+    def __init__(
+        self, *, store: Store, api: AgentsApi, handlers: Handlers, rng: random.Random, now: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._api = api
+        self._handlers = handlers
+        self._rng = rng
+        self._now = now
+        self._backoff = Backoff(initial=0.25, maximum=5.0)
+        self._locks: dict[str, anyio.Lock] = {}
+
+    def __repr__(self) -> str:
+        return "<Opener>"
+
+    async def open(self, key: str | None, params: Mapping[str, Any]) -> SessionRecord:
+        """Return the session of this key, creating it when there is none; without a key, always a new one.
+
+        Raises:
+            ConfigurationError: the parameters cannot be a creation body.
+            ApiError: the server definitely refused the creation, or gave no answer for too long.
+        """
+        if key is None:
+            return await self._create(await self._intend(None, params))
+        async with self._locks.setdefault(key, anyio.Lock()):
+            known = await self._store.session(key=key)
+            if known is not None and known.session_id is not None:
+                return known
+            if known is not None:
+                # The process ended between intent and answer: the session may be there.
+                return await self._create(known, uncertain=True)
+            return await self._create(await self._intend(key, params))
+
+    async def attach(self, session_id: str, *, pending: Literal["run", "verify"]) -> SessionRecord:
+        """Note that an existing session is to be followed."""
+        if not session_id:
+            raise ConfigurationError("attach needs a session id")
+        known = await self._store.session(session_id=session_id)
+        if known is None:
+            now = self._now()
+            known = SessionRecord(
+                local_id=f"ab_{secrets.token_hex(12)}",
+                session_id=session_id,
+                origin="attached",
+                pending=pending,
+                active=True,
+                created_at=now,
+                updated_at=now,
+            )
+            await self._store.write(PutSession(known)).committed()
+        elif known.state in {"gone", "failed", "detached", "quarantined"}:
+            # Asked for by name: look again, whatever was concluded before.
+            known = await self._update(known, state="open", reason=None, active=True)
+        return known
+
+    async def _intend(self, key: str | None, params: Mapping[str, Any]) -> SessionRecord:
+        """Store the intent with the exact body before anything is asked of the server."""
+        local_id = f"ab_{secrets.token_hex(12)}"
+        body = creation_body(params, local_id=local_id, handlers=self._handlers)
+        now = self._now()
+        record = SessionRecord(
+            local_id=local_id, key=key, origin="opened", request=body, active=True, created_at=now, updated_at=now
+        )
+        (count,) = await self._store.write(PutSession(record)).committed()
+        if count != 1:
+            raise ConfigurationError(f"the session key {key!r} is taken in this store")
+        return record
+
+    async def _create(self, record: SessionRecord, *, uncertain: bool = False) -> SessionRecord:
+        assert record.request is not None
+        tries = 0
+        while True:
+            if uncertain:
+                found = await self._find(record)
+                if found is not None:
+                    return await self._created(record, found)
+            try:
+                session = await self._api.create(record.request)
+            except ApiError as error:
+                tries += 1
+                passing = error.status is None or error.status >= 500 or error.status in {408, 409, 429}
+                if not passing or tries >= CREATE_TRIES:
+                    await self._update(record, state="failed", reason=f"creation: HTTP {error.status}", key=None)
+                    raise
+                uncertain = error.status is None or error.status >= 500 or error.status == 408
+                logger.info("creating a session got no clear answer (HTTP %s); looking for it", error.status)
+                await anyio.sleep(error.retry_after or self._backoff.pause(tries, self._rng))
+                continue
+            return await self._created(record, session.id)
+
+    async def _find(self, record: SessionRecord) -> str | None:
+        """Look for the session of an intent; the list may show it late."""
+        for pause in LIST_LOOKS:
+            await anyio.sleep(pause)
+            try:
+                found = await self._api.find({METADATA_KEY: record.local_id})
+            except ApiError as error:
+                if error.status in {401, 403}:
+                    raise
+                continue
+            for session in found:
+                # Whether or not the server filtered: only our own intent counts.
+                if (session.metadata or {}).get(METADATA_KEY) == record.local_id:
+                    return session.id
+        return None
+
+    async def _created(self, record: SessionRecord, session_id: str) -> SessionRecord:
+        now = self._now()
+        statements: list[PutInput | UpdateSession] = [
+            UpdateSession(local_id=record.local_id, changes={"session_id": session_id, "updated_at": now})
+        ]
+        if _has_input(record.request or b"{}"):
+            entry = InputRecord(
+                session_id=session_id, key=OPENING_INPUT, state="accepted", created_at=now, updated_at=now
+            )
+            statements.append(PutInput(entry))
+        await self._store.write(*statements).committed()
+        return msgspec.structs.replace(record, session_id=session_id, updated_at=now)
+
+    async def _update(self, record: SessionRecord, **changes: Any) -> SessionRecord:
+        changes["updated_at"] = self._now()
+        await self._store.write(UpdateSession(local_id=record.local_id, changes=changes)).committed()
+        return msgspec.structs.replace(record, **changes)
+
+
+def creation_body(params: Mapping[str, Any], *, local_id: str, handlers: Handlers) -> bytes:
+    """Build the exact creation body: our metadata, the handlers' definitions where the agent names no tools.
+
+    Raises:
+        ConfigurationError: a parameter answerback decides itself, or one that is no JSON.
+    """
+    body = dict(params)
+    for name in ("stream", "stream_options"):
+        if name in body:
+            raise ConfigurationError(f"open() follows the session itself; leave {name}= out and use session.events()")
+    body["metadata"] = {**(body.get("metadata") or {}), METADATA_KEY: local_id}
+    body.setdefault("environment", {"type": "none"})
+    agent = body.get("agent")
+    if agent is not None:
+        body["agent"] = _with_tools(dict(agent), handlers)
+    elif body.get("agent_id") is None:
+        raise ConfigurationError('open() needs agent={"model": "..."} or agent_id=')
+    try:
+        encoded = msgspec.json.encode(body)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(f"a session parameter has no JSON form: {type(error).__name__}") from None
+    if len(encoded) > MAX_REQUEST:
+        raise ConfigurationError(f"the creation body has {len(encoded)} bytes; the API takes {MAX_REQUEST}")
+    return encoded
+
+
+def _with_tools(agent: dict[str, Any], handlers: Handlers) -> dict[str, Any]:
+    tools: list[dict[str, Any]] | None = agent.get("tools")
+    if tools is None:
+        agent["tools"] = handlers.definitions()
+        return agent
+    unknown = sorted({str(t.get("name")) for t in tools if t.get("type") == "function"} - set(handlers.names))
+    if unknown:
+        logger.warning("the agent declares functions without a handler here: %s", ", ".join(unknown))
+    return agent
+
+
+def _has_input(request: bytes) -> bool:
+    decoded: dict[str, Any] = msgspec.json.decode(request)
+    return bool(decoded.get("input"))

@@ -1,0 +1,406 @@
+"""Runtime: the composition root. It owns the store, the HTTP pools and the kernel, and hands out session refs."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+import anyio
+import msgspec
+
+from answerback.actors.api import AgentsApi, OpenAIAgentsApi
+from answerback.actors.backoff import Backoff
+from answerback.actors.calls import CallSettings
+from answerback.actors.clients import Clients
+from answerback.actors.decide import decide, find_call
+from answerback.actors.kernel import DrainReport, Kernel, KernelSettings
+from answerback.actors.messages import ReadAgain
+from answerback.actors.opening import Opener
+from answerback.actors.session import ActorSettings
+from answerback.detached import DetachedTask, start_detached
+from answerback.errors import ApiError, ConfigurationError, RuntimeStateError, SessionError
+from answerback.handlers.execute import Executor
+from answerback.handlers.policy import Verdict
+from answerback.handlers.registry import Handlers
+from answerback.model import CallRecord, CallState, OnInterrupted, SessionRecord
+from answerback.sessions import SessionRef, not_running
+from answerback.store.base import Store, StoreHealth, UpdateSession
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+logger = logging.getLogger("answerback.runtime")
+
+READ_TRIES = 6
+ResultT = TypeVar("ResultT")
+
+
+class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One followed session, at a moment."""
+
+    session_id: str
+    key: str | None
+    state: str
+    status: str
+    open_calls: int
+    indeterminate: int
+    crashes: int
+    other_actions: tuple[str, ...]
+    reason: str | None = None
+
+
+class RuntimeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A runtime, at a moment. `store.degraded` says why writes wait, if they do."""
+
+    sessions: list[SessionStatus]
+    calls: int
+    """Calls with a task: queued, running, being verified, held."""
+    running: int
+    """Handler bodies that were entered and have not ended."""
+    store: StoreHealth
+
+
+class Runtime:
+    """Answers the function calls of the sessions it follows.
+
+    It follows the sessions of its store that have something open, and those it is given by `open`, `create` and
+    `attach`; it adopts nothing by itself. Use it as an async context manager, on asyncio or trio. Leaving the block
+    stops in order: no new calls, running handlers finish (`drain_timeout`), outcomes are sent, the store is closed.
+
+    Args:
+        client: an official `AsyncOpenAI`, used unchanged and never closed here.
+        handlers: the functions to answer.
+        store: where the journal lives; opened and closed here.
+        max_concurrency: handlers that may run at once; further calls wait in order of arrival.
+        sync_threads: threads for handlers that are plain functions.
+        stream_idle_timeout: seconds of silence on a stream after which the session is read.
+        poll_interval: seconds between slow reads of every followed session.
+        drain_timeout: seconds running handlers get to finish when the block is left.
+        submit_grace: seconds their outcomes then get to be sent.
+        cancel_grace: seconds a cancelled handler gets before it is abandoned.
+        hold_deadline: seconds an undecided call waits for its verify hook or a person before it is answered.
+        restart_limit: crashes of one session's actor within 60 seconds before the session is set aside.
+        max_streams: live event streams; further sessions are polled, and 0 polls them all. Default: 900 in a pool
+            of their own, 20 when the client has a custom http client.
+        stream_client: an official client for the streams alone.
+        unhandled: "answer" answers a function nobody declared at once, and holds one that the session declares but
+            this runtime lacks (a rolling deploy may own it); "hold" holds both. Held calls end with `hold_deadline`.
+        on_interrupted: what follows a call whose outcome nobody can tell, where its tool does not say.
+        deps: handed to handlers as `ctx.deps`.
+        rng: randomness of the backoffs.
+        clock: wall clock, microseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        *,
+        handlers: Handlers,
+        store: Store,
+        max_concurrency: int = 100,
+        sync_threads: int = 32,
+        stream_idle_timeout: float = 60.0,
+        poll_interval: float = 45.0,
+        drain_timeout: float = 25.0,
+        submit_grace: float = 5.0,
+        cancel_grace: float = 2.0,
+        hold_deadline: float = 600.0,
+        restart_limit: int = 5,
+        max_streams: int | None = None,
+        stream_client: AsyncOpenAI | None = None,
+        unhandled: Literal["answer", "hold"] = "answer",
+        on_interrupted: OnInterrupted = "tell_model",
+        deps: Any = None,
+        rng: random.Random | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        for name, value in (("max_concurrency", max_concurrency), ("sync_threads", sync_threads)):
+            if value < 1:
+                raise ConfigurationError(f"{name} must be at least 1, not {value}")
+        for name, seconds in (("stream_idle_timeout", stream_idle_timeout), ("poll_interval", poll_interval)):
+            if not seconds > 0:
+                raise ConfigurationError(f"{name} must be more than 0 seconds, not {seconds}")
+        self.store = store
+        self._handlers = handlers
+        self._clients = Clients(client, stream_client, max_streams=max_streams)
+        self._drain_timeout = drain_timeout
+        self._rng = rng or random.Random()
+        self._clock = clock or _wall_clock
+        self._deps = deps
+        self._sync_threads = sync_threads
+        self._settings = KernelSettings(
+            calls=CallSettings(
+                max_concurrency=max_concurrency,
+                cancel_grace=cancel_grace,
+                hold_deadline=hold_deadline,
+                on_interrupted=on_interrupted,
+                unhandled=unhandled,
+            ),
+            actors=ActorSettings(stream_idle_timeout=stream_idle_timeout, poll_interval=poll_interval),
+            restart_limit=restart_limit,
+            submit_grace=submit_grace,
+            max_streams=self._clients.max_streams,
+        )
+        self._api: AgentsApi = OpenAIAgentsApi(self._clients.requests, self._clients.streams)
+        self._kernel: Kernel | None = None
+        self._task: DetachedTask | None = None
+        self._opener: Opener | None = None
+        self._drained = False
+
+    def __repr__(self) -> str:
+        state = "running" if self._kernel is not None else "not running"
+        return f"<Runtime {state}, {len(self._handlers)} tools, {self.store!r}>"
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._kernel is not None or self._drained:
+            raise RuntimeStateError("a Runtime runs once; make a new one for another `async with`")
+        await self.store.open()
+        executor = Executor(
+            threads=self._sync_threads,
+            cancel_grace=self._settings.calls.cancel_grace,
+            context=contextvars.copy_context(),
+            on_exception=self._handlers.on_exception,
+        )
+        kernel = Kernel(
+            store=self.store,
+            api=self._api,
+            handlers=self._handlers,
+            executor=executor,
+            settings=self._settings,
+            now=self.now,
+            rng=self._rng,
+            deps=self._deps,
+        )
+        self._opener = Opener(store=self.store, api=self._api, handlers=self._handlers, rng=self._rng, now=self.now)
+        self._kernel = kernel
+        self._task = start_detached(lambda: _serve(kernel, executor), name="answerback runtime")
+        await kernel.ready.wait()
+        try:
+            await self._resume(kernel)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.drain(0.0)
+            raise
+        return self
+
+    async def _resume(self, kernel: Kernel) -> None:
+        """Follow what an earlier process left open."""
+        for record in await self.store.unfinished_sessions():
+            if record.session_id is not None:
+                kernel.follow(record)
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # A cancelled block still ends in order; what arrives here on asyncio is one native cancel, which hurries.
+        with anyio.CancelScope(shield=True):
+            report = await self.drain()
+        if not report.clean:
+            logger.warning("stopped with work left: %s cut short, %s unsent", report.cut_short, report.unsent)
+        failure = self._kernel.failure if self._kernel is not None else None
+        self._kernel = None
+        if failure is not None and exc is None:
+            raise failure
+
+    async def drain(self, timeout: float | None = None) -> DrainReport:
+        """Stop in order and close the store; afterwards only leaving the block is left to do.
+
+        Args:
+            timeout: seconds running handlers get to finish; `drain_timeout` when it is None.
+
+        Being cancelled while it waits hurries it: handlers are cancelled at once, outcomes are still stored.
+        """
+        kernel, task = self._running()
+        if not self._drained:
+            self._drained = True
+            kernel.stop(self._drain_timeout if timeout is None else timeout)
+        try:
+            await task.wait()
+        except anyio.get_cancelled_exc_class():
+            kernel.hurry()
+            with anyio.CancelScope(shield=True):
+                await task.wait()
+                await self._close()
+            raise
+        await self._close()
+        if task.error is not None:
+            raise RuntimeStateError("the runtime's kernel failed; the store is closed") from task.error
+        return kernel.report
+
+    async def _close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.store.aclose()
+            await self._clients.aclose()
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    async def open(self, key: str, **params: Any) -> SessionRef:
+        """Return the session of this key, creating it the first time: get-or-create, also across restarts.
+
+        A program that is killed and run again finds its session, and what it asked is not asked a second time.
+
+        Args:
+            key: your name for the session, unique in the store.
+            params: the body of a session creation (`agent`, `input`, `environment`, `metadata`, ...). `agent.tools`
+                is filled from the handlers when absent; `environment` defaults to none. Used the first time only.
+
+        Raises:
+            ConfigurationError: the parameters are no creation body.
+            ApiError: the server refused the creation.
+        """
+        if not key:
+            raise ConfigurationError("open() needs a key; create() is the form without one")
+        return self._ref(await self._opening().open(key, params))
+
+    async def create(self, **params: Any) -> SessionRef:
+        """Create a session without a key; see `open` for the parameters and errors."""
+        return self._ref(await self._opening().open(None, params))
+
+    async def attach(self, session_id: str, *, pending: Literal["run", "verify"] = "run") -> SessionRef:
+        """Follow a session that exists already.
+
+        Args:
+            session_id: the session.
+            pending: what to think of calls that are pending already: "run" starts them; "verify" treats them as
+                interrupted, because another client may have started them.
+        """
+        return self._ref(await self._opening().attach(session_id, pending=pending))
+
+    async def detach(self, session_id: str) -> None:
+        """Stop following a session; it is not followed again at the next start either, until it is attached."""
+        kernel, _ = self._running()
+        live = kernel.live.get(session_id)
+        if live is None:
+            return
+        kernel.supervisor.stop(session_id)
+        changes = {"state": "detached", "updated_at": self.now()}
+        await self.store.write(UpdateSession(local_id=live.record.local_id, changes=changes)).committed()
+        live.record = msgspec.structs.replace(live.record, **changes)
+        live.notify()
+
+    def wake(self, session_id: str) -> None:
+        """Read a session now: something elsewhere says that it moved. Unknown sessions are ignored."""
+        kernel, _ = self._running()
+        live = kernel.live.get(session_id)
+        if live is not None:
+            live.mailbox.tell(ReadAgain("wake"))
+
+    def _ref(self, record: SessionRecord) -> SessionRef:
+        kernel, _ = self._running()
+        if record.session_id is None:
+            raise SessionError("the session was never created", session_id=record.local_id)
+        return SessionRef(self, kernel.follow(record))
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    async def calls(
+        self, *, session_id: str | None = None, states: Sequence[CallState] | None = None, limit: int = 100
+    ) -> list[CallRecord]:
+        """Return rows of the journal, newest first."""
+        await self.store.flush()
+        return await self.store.calls(session_id=session_id, states=states, limit=limit)
+
+    async def decide(self, call: str, verdict: Verdict) -> CallRecord:
+        """Decide a call whose outcome is unknown; see `actors.decide`.
+
+        Args:
+            call: its public id (any unique prefix) or call_id.
+            verdict: `Happened(output)`, `Failed(text)`, `NotHappened()` (the handler runs) or `Unknown()`.
+        """
+        kernel, _ = self._running()
+        await self.store.flush()
+        found = await find_call(self.store, call)
+        record = await decide(self.store, found.public_id, verdict, tool=self._handlers.get(found.name))
+        live = kernel.live.get(record.key.session_id)
+        if live is not None:
+            await live.journal.refresh([record.key])
+            job = kernel.runner.jobs.get(record.key)
+            if job is not None:
+                job.decided.set()
+            live.mailbox.tell(ReadAgain("a call was decided"))
+        return record
+
+    def status(self) -> RuntimeStatus:
+        """Return what is going on, from memory."""
+        kernel, _ = self._running()
+        return RuntimeStatus(
+            sessions=[
+                SessionStatus(
+                    session_id=live.session_id,
+                    key=live.record.key,
+                    state=live.record.state,
+                    status=live.state.status,
+                    open_calls=len(live.journal.entries),
+                    indeterminate=sum(
+                        entry.record.state is CallState.INDETERMINATE for entry in live.journal.entries.values()
+                    ),
+                    crashes=live.crashes,
+                    other_actions=tuple(sorted(live.other_actions)),
+                    reason=live.record.reason,
+                )
+                for live in kernel.live.values()
+            ],
+            calls=len(kernel.runner.jobs),
+            running=kernel.runner.entered,
+            store=self.store.health,
+        )
+
+    # --- for session refs ---------------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """Return the wall clock in microseconds."""
+        return self._clock()
+
+    def check_running(self) -> None:
+        """Raise the store's failure, or RuntimeStateError, when nothing can be asked of this runtime any more."""
+        kernel, _ = self._running()
+        if kernel.failure is not None:
+            raise kernel.failure
+
+    async def read(self, request: Callable[[AgentsApi], Awaitable[ResultT]]) -> ResultT:
+        """Perform a GET for a caller, trying again while it fails in passing."""
+        return await self._retried(request)
+
+    async def post(self, session_id: str, body: bytes, *, key: str) -> None:
+        """Perform a POST of inputs for a caller, the same bytes under the same key until the answer is definite."""
+        await self._retried(lambda api: api.post(session_id, body, key=key))
+
+    async def _retried(self, request: Callable[[AgentsApi], Awaitable[ResultT]]) -> ResultT:
+        backoff = Backoff()
+        tries = 0
+        while True:
+            try:
+                return await request(self._api)
+            except ApiError as error:
+                tries += 1
+                passing = error.status is None or error.status >= 500 or error.status in {408, 409, 429}
+                if not passing or tries >= READ_TRIES:
+                    raise
+                await anyio.sleep(error.retry_after or backoff.pause(tries, self._rng))
+
+    def _running(self) -> tuple[Kernel, DetachedTask]:
+        if self._kernel is None or self._task is None:
+            raise not_running()
+        return self._kernel, self._task
+
+    def _opening(self) -> Opener:
+        self.check_running()
+        if self._opener is None or self._drained:
+            raise not_running()
+        return self._opener
+
+
+async def _serve(kernel: Kernel, executor: Executor) -> None:
+    async with executor:
+        await kernel.serve()
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1000

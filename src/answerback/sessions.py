@@ -1,0 +1,171 @@
+"""SessionRef: one session, as an application holds it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from answerback.actors.live import LiveSession
+from answerback.actors.messages import OutboxChanged, ReadAgain
+from answerback.actors.turns import TurnResult, newest_root, result_of
+from answerback.errors import ConfigurationError, InputRefusedError, RuntimeStateError, SessionError
+from answerback.model import InputRecord
+from answerback.store.base import PutInput
+from answerback.wire import inputs
+from answerback.wire.events import Event
+
+if TYPE_CHECKING:
+    from answerback.runtime import Runtime
+
+
+class SessionRef:
+    """A handle on one session. It never dies: what it is asked, the session's actor does when it can.
+
+    One writer per session is assumed: the service does not say which turn answers which input, so inputs another
+    client posts at the same time may be mistaken for yours.
+
+    Attributes:
+        id: the session's id.
+    """
+
+    def __init__(self, runtime: Runtime, live: LiveSession) -> None:
+        self.id = live.session_id
+        self._runtime = runtime
+        self._live = live
+
+    def __repr__(self) -> str:
+        return f"<SessionRef {self.id} {self._live.record.state}, {self._live.state.status or 'unread'}>"
+
+    @property
+    def status(self) -> str:
+        """The server's last known status: idle, in_progress, requires_action, failed; empty before the first read."""
+        return self._live.state.status
+
+    @property
+    def required_actions(self) -> frozenset[str]:
+        """Kinds of required actions, other than function calls, that the session waits for right now."""
+        return self._live.other_actions
+
+    async def send(self, input: str | Sequence[dict[str, Any]], *, key: str | None = None) -> str:  # noqa: A002 - the API's word
+        """Queue a message durably and return its key; it is posted when the session can take it.
+
+        Args:
+            input: a text, or `input` messages as the Agents API takes them.
+            key: makes sending idempotent: a key that was sent before is not sent again, also after a restart.
+
+        Raises:
+            ConfigurationError: the input is empty.
+            SessionError: the session is gone, failed or set aside.
+        """
+        self._check()
+        if not input:
+            raise ConfigurationError("an input must not be empty")
+        key = key if key is not None else f"send:{secrets.token_hex(8)}"
+        record = InputRecord(session_id=self.id, key=key, element=inputs.message(input), created_at=self._runtime.now())
+        await self._runtime.store.write(PutInput(record)).committed()
+        self._live.mailbox.tell(OutboxChanged())
+        return key
+
+    async def run(
+        self,
+        input: str | Sequence[dict[str, Any]],  # noqa: A002 - the API's word
+        *,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> TurnResult:
+        """Send a message and wait for its turn: `send` and `wait` in one."""
+        await self.send(input, key=key)
+        return await self.wait(timeout=timeout)
+
+    async def wait(self, *, timeout: float | None = None) -> TurnResult:
+        """Wait until everything sent is answered and the session is idle; return the newest input's turn.
+
+        A failed or cancelled turn is returned with its `status` and `error`; calls that are held keep it waiting.
+        Waiting for less than the turn takes cancels nothing.
+
+        Raises:
+            TimeoutError: `timeout` seconds passed.
+            SessionFailedError, SessionGoneError, SessionQuarantinedError: the session ended, not its turn.
+            InputRefusedError: the server refused the newest input for good.
+        """
+        with anyio.fail_after(timeout):
+            last = await self._until_idle()
+            return await self._result(last)
+
+    async def cancel(self) -> None:
+        """Ask the server to cancel the open turn; returns when that was accepted, which completion may still beat.
+
+        Raises:
+            ApiError: the server definitely refused.
+        """
+        self._check()
+        key = inputs.input_key(self.id, f"cancel:{secrets.token_hex(8)}")
+        await self._runtime.post(self.id, inputs.body([inputs.CANCEL]), key=key)
+        self._live.mailbox.tell(ReadAgain("a cancel was accepted"))
+
+    @asynccontextmanager
+    async def events(self) -> AsyncGenerator[MemoryObjectReceiveStream[Event]]:
+        """Subscribe to the session's events, text deltas and handlers' progress included, from now on.
+
+        Events are for showing, not for deciding: a stream may drop some, and a reader that lags loses the oldest.
+        """
+        async with self._live.subscribe() as stream:
+            yield stream
+
+    def wake(self) -> None:
+        """Read the session now: something elsewhere (a webhook, a queue) says that it moved."""
+        self._live.mailbox.tell(ReadAgain("wake"))
+
+    async def detach(self) -> None:
+        """Stop following the session; its turn, and the calls that are running here, go on."""
+        await self._runtime.detach(self.id)
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        self._runtime.check_running()
+        ended = self._live.ended()
+        if ended is not None:
+            raise ended
+
+    async def _until_idle(self) -> InputRecord | None:
+        """Return the newest input once nothing is open and a retrieve said idle; None when none was ever sent."""
+        while True:
+            changed = self._live.changed
+            self._check()
+            sent = await self._runtime.store.inputs(self.id)
+            last = sent[-1] if sent else None
+            if last is not None and last.state == "refused":
+                raise InputRefusedError(
+                    f"the server refused the input ({last.reason}); nothing of it was taken",
+                    session_id=self.id,
+                    code=last.reason,
+                )
+            busy = any(entry.state not in {"done", "refused"} for entry in sent)
+            if not busy and self._live.state.idle:
+                return last
+            await changed.wait()
+
+    async def _result(self, last: InputRecord | None) -> TurnResult:
+        turn_id = last.turn_id if last is not None else None
+        if turn_id is None:
+            newest = newest_root(await self._runtime.read(lambda api: api.turns(self.id)))
+            if newest is None:
+                raise SessionError("the session has no turn yet; send() an input first", session_id=self.id)
+            turn_id = newest.id
+        chosen = turn_id
+        turn = await self._runtime.read(lambda api: api.turn(self.id, chosen))
+        items = await self._runtime.read(lambda api: api.turn_items(self.id, chosen))
+        await self._runtime.store.flush()
+        calls = await self._runtime.store.calls(session_id=self.id, limit=1000)
+        return result_of(self.id, turn, items, calls[::-1])
+
+
+def not_running() -> RuntimeStateError:
+    """Return the error for a Runtime used outside its block."""
+    return RuntimeStateError("the Runtime is not running; use it inside `async with Runtime(...) as runtime:`")
