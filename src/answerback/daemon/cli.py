@@ -55,12 +55,12 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def program() -> None:
-    r"""Answer every function call of an agent, once, and show what became of each.
+    """Answer every function call of an agent, once, and show what became of each.
 
     \b
     Exit codes: 0 ok, 1 failed, 2 usage, 3 could not start (port, store locked, import),
     4 drained late with work left, 5 needs a person.
-    """
+    """  # noqa: D301 - \b is click's mark for lines it leaves as they are
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

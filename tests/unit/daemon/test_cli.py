@@ -61,6 +61,8 @@ def test_every_command_tells_an_example_and_offers_json(capsys: pytest.CaptureFi
         assert "Example" in out, name
         assert f"answerback {name}" in out, name
         assert "--json" in out, name
+        assert f"\n  answerback {name}" in out.replace("    ", "  "), "an example stands on its own line"
+        assert "\\b" not in out
 
 
 def test_the_line_of_a_command_in_the_help_is_its_own_first_sentence() -> None:

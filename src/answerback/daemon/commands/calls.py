@@ -36,13 +36,13 @@ async def _calls(
 def command(
     path: Path, names: tuple[str, ...], session_id: str | None, undecided: bool, limit: int, as_json: bool
 ) -> None:
-    r"""List calls, newest first.
+    """List calls, newest first.
 
     \b
     Examples:
       answerback calls --state open
       answerback calls --undecided || echo "somebody has to look"
-    """
+    """  # noqa: D301 - \b is click's mark for lines it leaves as they are
     wanted = {state for name in names for state in (OPEN_STATES if name == "open" else (CallState(name),))}
     if undecided:
         wanted = {CallState.INDETERMINATE}

@@ -98,7 +98,7 @@ def command(
     unknown: bool,
     as_json: bool,
 ) -> None:
-    r"""Say what became of a call nobody could tell.
+    """Say what became of a call nobody could tell.
 
     Works on a store no process has open; the runtime that opens it next sends the answer.
 
@@ -106,7 +106,7 @@ def command(
     Examples:
       answerback decide 3fa9c1 --happened '{"refund": "rf_902"}'
       answerback decide 3fa9c1 --not-happened
-    """
+    """  # noqa: D301 - \b is click's mark for lines it leaves as they are
     verdict = _verdict(happened, failed, not_happened, unknown)
     full, short = read(path, lambda reader: _full_and_short(reader, name))
     owner = lock_owner(path)

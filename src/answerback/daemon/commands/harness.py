@@ -49,14 +49,14 @@ def command(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    r"""Run a local Agents API for development and tests.
+    """Run a local Agents API for development and tests.
 
     It prints one JSON line with its addresses when it is ready (with and without --json) and runs until SIGTERM.
 
     \b
     Example:
       answerback harness --port 8321 --script script.yaml
-    """
+    """  # noqa: D301 - \b is click's mark for lines it leaves as they are
     del as_json
     if memory and state_dir is not None:
         raise click.UsageError("Give --state or --memory, not both.")

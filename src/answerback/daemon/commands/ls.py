@@ -26,12 +26,12 @@ async def _sessions(reader: SQLiteReader, limit: int) -> list[dict[str, Any]]:
 @store_option
 @json_option
 def command(path: Path, limit: int, as_json: bool) -> None:
-    r"""List the sessions of a store.
+    """List the sessions of a store.
 
     \b
     Example:
       answerback ls --db calls.db
-    """
+    """  # noqa: D301 - \b is click's mark for lines it leaves as they are
     sessions = read(path, lambda reader: _sessions(reader, limit))
     if as_json:
         print_json({"sessions": sessions})

@@ -114,7 +114,7 @@ def _print_call(found: dict[str, Any]) -> None:
 @store_option
 @json_option
 def command(path: Path, name: str, values: bool, as_json: bool) -> None:
-    r"""Show one session or one call in full.
+    """Show one session or one call in full.
 
     A session is named by its id or its key, a call by the start of its public id or by its call_id.
 
@@ -122,7 +122,7 @@ def command(path: Path, name: str, values: bool, as_json: bool) -> None:
     Examples:
       answerback show ticket-4711
       answerback show 3fa9c1 --values
-    """
+    """  # noqa: D301 - \b is click's mark for lines it leaves as they are
     found = read(path, lambda reader: _find(reader, name, values))
     if as_json:
         print_json(found)
