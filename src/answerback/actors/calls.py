@@ -28,7 +28,7 @@ from answerback.handlers.policy import Retry
 from answerback.handlers.registry import Handlers
 from answerback.handlers.tool import Tool
 from answerback.model import CallKey, CallRecord, CallState, OnInterrupted, Outcome, SessionPowers
-from answerback.store.base import PutCheckpoint, Store
+from answerback.store.base import Store
 
 logger = logging.getLogger("answerback.calls")
 
