@@ -1,0 +1,229 @@
+"""The SQLite store: one file, one writer, reads beside it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+
+from answerback.errors import ConfigurationError, RuntimeStateError, StoreClosedError
+from answerback.store import batch
+from answerback.store.base import Receipt, StoreHealth, StoreInfo, Write
+from answerback.store.batch import Applied
+from answerback.store.connection import Connection, connect
+from answerback.store.opening import Options, StoreFile, Synchronous, explained
+from answerback.store.reads import JournalReads
+from answerback.store.rows import Row
+from answerback.store.statements import Compiler, Statement
+from answerback.store.writer import Writer
+
+
+class SQLiteStore(JournalReads):
+    """A journal in one SQLite file, for asyncio and trio. Use as an async context manager.
+
+    Args:
+        path: the file; made when missing, in a directory that exists.
+        synchronous: how much a commit waits for. Only FULL keeps what a receipt promises across a power loss; the
+            others must be asked for by name.
+        busy_timeout: seconds SQLite waits for another process's lock before the store calls itself degraded.
+        restored: say so when the file was restored from a backup: calls without a row may then have been started.
+
+    It may be closed and opened again, also in another event loop. `write` must be called in the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = "answerback.db",
+        *,
+        synchronous: Synchronous = "FULL",
+        busy_timeout: float = 5.0,
+        restored: bool = False,
+    ) -> None:
+        if os.fspath(path) in {"", ":memory:"}:
+            raise ConfigurationError("a SQLiteStore needs a file: use MemoryStore() for one that is not kept")
+        if synchronous not in ("FULL", "NORMAL", "OFF"):
+            raise ConfigurationError(f"synchronous={synchronous!r}: it is FULL, NORMAL or OFF")
+        self._path = Path(os.path.realpath(path))
+        self._options = Options(path=self._path, synchronous=synchronous, busy_timeout=busy_timeout, restored=restored)
+        self._compiler = Compiler()
+        self._journal: _SQLiteJournal | None = None
+        self._writer: Writer | None = None
+
+    def __repr__(self) -> str:
+        return f"<SQLiteStore {self._path.name} {'not opened' if self._writer is None else repr(self._writer)}>"
+
+    @property
+    def info(self) -> StoreInfo:
+        """Identity and incarnation.
+
+        Raises:
+            RuntimeStateError: the store is not open.
+        """
+        info = None if self._journal is None else self._journal.file.info
+        if info is None:
+            raise RuntimeStateError("the store is not open: async with SQLiteStore(path) as store")
+        return info
+
+    @property
+    def health(self) -> StoreHealth:
+        """Whether the store is degraded, and how much it did."""
+        return StoreHealth() if self._writer is None else self._writer.health
+
+    async def open(self) -> None:
+        """Open for writing, taking the lock.
+
+        Raises:
+            RuntimeStateError: it is open already.
+            StoreLockedError: another process, or another store in this one, owns the file.
+            StoreVersionError: the file is newer than this release, or not a store.
+            StoreCorruptError: the file is damaged.
+            StoreUnavailableError: the file cannot be written here, or lies on a network file system.
+        """
+        if self._writer is not None and not self._writer.finished:
+            raise RuntimeStateError("this store is open already")
+        self._journal = _SQLiteJournal(StoreFile(self._options), self._path)
+        self._writer = Writer(self._journal)
+        await self._writer.start()
+
+    async def aclose(self) -> None:
+        """Commit what is queued, close and release the lock. Never cancelled half-way."""
+        if self._writer is not None:
+            await self._writer.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def write(self, *statements: Write, lazy: bool = False) -> Receipt:
+        """Queue one transaction, in the order of the calls to this method, and return at once.
+
+        Raises:
+            RuntimeStateError: the store was not opened.
+            StoreClosedError: it was closed.
+            ValueError: a statement names columns it may not change.
+        """
+        return self._open_writer().submit([self._compiler.compile(write) for write in statements], lazy=lazy)
+
+    async def flush(self) -> None:
+        """Return when everything queued before the call is on stable storage, lazy writes included.
+
+        Raises:
+            StoreError: it will not be.
+        """
+        await self._open_writer().flush()
+
+    async def limit_growth(self, pages: int | None) -> None:
+        """For tests: let the file grow by `pages` pages only, so that writes meet a full disk; None lifts the limit."""
+        if self._journal is None:
+            raise RuntimeStateError("the store is not open")
+        await self._journal.limit_growth(pages)
+
+    async def _fetchall(self, sql: str, row: Sequence[Any] = ()) -> list[Row]:
+        self._open_writer()
+        assert self._journal is not None, "a writer comes with its journal"
+        return await self._journal.fetchall(sql, row)
+
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            raise RuntimeStateError("the store is not open: async with SQLiteStore(path) as store")
+        if self._writer.closed:
+            raise StoreClosedError("the store is closed: open it again")
+        return self._writer
+
+
+class _SQLiteJournal:
+    """The connections of one opening: one for the writer, one for everybody's reads.
+
+    Reads have their own because a commit may take seconds (a slow disk, another process's lock) in which a call's row
+    must still be readable. It is read-only, so it can neither write nor checkpoint: the file keeps one writer.
+    """
+
+    def __init__(self, file: StoreFile, path: Path) -> None:
+        self.file = file
+        self._path = path
+        self._connection: Connection | None = None
+        self._reader: Connection | None = None
+        self._reading = anyio.Lock(fast_acquire=True)
+        self._interrupted: Callable[[], None] = lambda: None
+
+    def __repr__(self) -> str:
+        return f"<_SQLiteJournal {self.file!r}>"
+
+    async def open(self, interrupted: Callable[[], None]) -> None:
+        """Take the lock and open both connections."""
+        self._interrupted = interrupted
+        try:
+            self._connection = await connect(self.file.open, interrupted=interrupted)
+            self._reader = await connect(self.file.open_reader)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def apply(self, transactions: Sequence[Sequence[Statement]], *, number: int) -> Applied:
+        """Commit these transactions in one trip to the thread."""
+        assert self._connection is not None, "the writer opens before it applies"
+        return await self._connection.run(partial(batch.apply, transactions=transactions, number=number))
+
+    async def recover(self, number: int) -> bool:
+        """Open both connections again, under the same lock; return whether batch `number` landed."""
+        async with self._reading:
+            await self._close_connections()
+            landed: list[bool] = []
+
+            def reopen() -> Any:
+                raw, found = self.file.reopen(number)
+                landed.append(found)
+                return raw
+
+            self._connection = await connect(reopen, interrupted=self._interrupted)
+            self._reader = await connect(self.file.open_reader)
+            return landed[0]
+
+    async def close(self) -> None:
+        """Close both connections, then give the lock back."""
+        try:
+            if self._connection is not None and self.file.info is not None:
+                await self._connection.run(self.file.settle)
+        finally:
+            async with self._reading:
+                await self._close_connections()
+            self.file.release()
+
+    async def fetchall(self, sql: str, row: Sequence[Any]) -> list[Row]:
+        """Read beside the writer."""
+        async with self._reading:
+            if self._reader is None:
+                raise StoreClosedError("the store is closed: open it again")
+            with explained(self._path, was_store=True):
+                return await self._reader.fetchall(sql, row)
+
+    async def limit_growth(self, pages: int | None) -> None:
+        """Cap the size of the file, or lift the cap."""
+
+        def limit(connection: sqlite3.Connection) -> None:
+            most = 2**31 if pages is None else pages + connection.execute("PRAGMA page_count").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {most}").fetchall()
+
+        if self._connection is not None:
+            await self._connection.run(limit)
+
+    async def _close_connections(self) -> None:
+        # The reader first: the last one to close copies the log into the file, which a reader cannot. Each is
+        # forgotten before it is closed, so that a repeated close goes on where a cancelled one stopped.
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
+        writer, self._connection = self._connection, None
+        if writer is not None:
+            await writer.close()
