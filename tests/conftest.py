@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 
+import hypothesis
 import pytest
 
 _COMPILERS = ("cc", "gcc", "clang")
@@ -17,6 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("answerback")
     group.addoption("--full", action="store_true", help="run the long form of the suites marked `full` as well")
     group.addoption("--network", action="store_true", help="run the tests that need the package index as well")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A busy machine is not a failure: no deadline per example, the same examples on every run of the small form.
+    hypothesis.settings.register_profile("answerback", deadline=None, derandomize=True)
+    hypothesis.settings.register_profile("answerback-full", deadline=None)
+    hypothesis.settings.load_profile("answerback-full" if config.getoption("--full") else "answerback")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,6 +18,9 @@ def exit_code(error: AnswerbackError) -> int:
     match error:
         case StoreError():
             return NOT_STARTED
+        case ConfigurationError(__cause__=OSError()):
+            # The words were right and the system refused: a port that is taken, a file that cannot be read.
+            return NOT_STARTED
         case ConfigurationError():
             return USAGE
         case _:

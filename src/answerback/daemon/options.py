@@ -20,7 +20,7 @@ def store_option(command: CommandT) -> CommandT:
         "path",
         envvar="ANSWERBACK_DB",
         default=DEFAULT_STORE,
-        show_default=f"./{DEFAULT_STORE}",
+        show_default=True,
         show_envvar=True,
         type=click.Path(dir_okay=False, path_type=Path),
         help="The store file.",

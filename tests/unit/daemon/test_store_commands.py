@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from answerback.store.sqlite import SQLiteStore
 
 from answerback.daemon.cli import main
 from answerback.model import CallKey, CallRecord, CallState, InputRecord, SessionRecord
 from answerback.store.base import InsertCall, PutCheckpoint, PutInput, PutSession, UpdateCall
+from answerback.store.sqlite import SQLiteStore
 
 DONE = CallKey("sess_1", "turn_1", "call_1")
 STUCK = CallKey("sess_1", "turn_1", "call_2")
@@ -96,10 +98,24 @@ def test_calls_are_filtered_by_state_and_session(answerback: _Program) -> None:
     assert STUCK.digest[:6] in answerback("calls")
 
 
-def test_calls_that_wait_for_a_person_make_exit_5(answerback: _Program, db: Path) -> None:
+def test_calls_that_wait_for_a_person_make_exit_5(answerback: _Program) -> None:
     answerback("calls", "--undecided", code=5)
     answerback("decide", STUCK.digest[:6], "--happened")
     assert answerback.json("calls", "--undecided")["calls"] == []
+
+
+def test_a_call_held_because_nobody_handles_it_waits_for_a_person_too(answerback: _Program, db: Path) -> None:
+    async def hold() -> None:
+        key, requested = CallKey("sess_1", "turn_1", "call_3"), (CallState.REQUESTED,)
+        held = UpdateCall(key=key, sources=requested, target=CallState.REQUESTED, at=T0, changes={"hold_until": T0 + 9})
+        async with SQLiteStore(db) as store:
+            await store.write(InsertCall(_call(key, "unhandled")), held).committed()
+
+    answerback("decide", "call_2", "--unknown")
+    anyio.run(hold)
+    answerback("calls", "--undecided", code=5)
+    answerback("decide", "call_3", "--failed", "Nobody does this any more.")
+    answerback("calls", "--undecided")
 
 
 @pytest.mark.parametrize("name", ["sess_1", "ticket-7", "l1"])
@@ -169,10 +185,6 @@ def test_a_call_that_waits_for_no_decision_cannot_be_decided(answerback: _Progra
 def test_a_store_in_use_says_which_process_to_ask_and_changes_nothing(
     db: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import os
-    import subprocess
-    import sys
-
     code = (
         "import sys, anyio\n"
         "from answerback.store.sqlite import SQLiteStore\n"
@@ -193,4 +205,3 @@ def test_a_store_in_use_says_which_process_to_ask_and_changes_nothing(
         owner.communicate("")
     assert f"pid {owner.pid}" in refused
     assert "runtime.decide(" in refused
-    assert owner.pid != os.getpid()

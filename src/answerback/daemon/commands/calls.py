@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,21 @@ from answerback.model import OPEN_STATES, CallState
 from answerback.store.reader import SQLiteReader
 
 _STATES = ("open", *(state.value for state in CallState))
+_MAY_BE_HELD = (CallState.INDETERMINATE, CallState.REQUESTED)
+_ALL = 1_000_000
 
 
 async def _calls(
-    reader: SQLiteReader, session_id: str | None, states: list[CallState] | None, limit: int
+    reader: SQLiteReader, session_id: str | None, states: Collection[CallState], undecided: bool, limit: int
 ) -> list[dict[str, Any]]:
-    calls = await reader.calls(session_id=session_id, states=states, limit=limit)
-    return [call_facts(call, short=short) for call, short in zip(calls, await short_ids(reader, calls), strict=True)]
+    if undecided:
+        # A held call is one nobody here handles, or one nobody could tell the outcome of: either waits for a person.
+        asked = await reader.calls(session_id=session_id, states=_MAY_BE_HELD, limit=_ALL)
+        calls = [call for call in asked if call.state is CallState.INDETERMINATE or call.hold_until is not None][:limit]
+    else:
+        calls = await reader.calls(session_id=session_id, states=sorted(states) or None, limit=limit)
+    names = await short_ids(reader, calls)
+    return [call_facts(call, short=short) for call, short in zip(calls, names, strict=True)]
 
 
 @click.command("calls")
@@ -44,9 +53,9 @@ def command(
       answerback calls --undecided || echo "somebody has to look"
     """  # noqa: D301 - \b is click's mark for lines it leaves as they are
     wanted = {state for name in names for state in (OPEN_STATES if name == "open" else (CallState(name),))}
-    if undecided:
-        wanted = {CallState.INDETERMINATE}
-    found = read(path, lambda reader: _calls(reader, session_id, sorted(wanted) or None, limit))
+    if undecided and names:
+        raise click.UsageError("Give --state or --undecided, not both.")
+    found = read(path, lambda reader: _calls(reader, session_id, wanted, undecided, limit))
     if as_json:
         print_json({"calls": found})
     else:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
 from pathlib import Path
 
 import anyio
 import click
 
-from answerback.daemon.exits import NOT_STARTED
 from answerback.daemon.options import json_option
 
 
@@ -37,6 +35,7 @@ def _knobs(context: click.Context, parameter: click.Parameter, pairs: tuple[str,
 @click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", callback=_knobs, help="May be repeated.")
 @click.option("--faults", metavar="FILE|seed:N", help="What goes wrong, and when.")
 @click.option("--api-key", help="Accept this key only.")
+@click.option("--seed", default=0, show_default=True, help="What every id and random choice is drawn from.")
 @json_option
 def command(
     host: str,
@@ -47,6 +46,7 @@ def command(
     knobs: dict[str, str],
     faults: str | None,
     api_key: str | None,
+    seed: int,
     as_json: bool,
 ) -> None:
     """Run a local Agents API for development and tests.
@@ -73,9 +73,6 @@ def command(
         knobs=knobs,
         faults=faults,
         api_key=api_key,
+        seed=seed,
     )
-    try:
-        anyio.run(run)
-    except OSError as error:
-        click.echo(f"answerback: cannot listen on {host}:{port}: {error.strerror}", err=True)
-        sys.exit(NOT_STARTED)
+    anyio.run(run)

@@ -74,12 +74,12 @@ def _print_session(found: dict[str, Any]) -> None:
     print_facts(found["session"])
     if found["inputs"]:
         click.echo("\ninputs")
-        columns = ("key", "state", "turn_id", "created_at", "message")
-        print_table([*columns], [[str(one[column] or "-") for column in columns] for one in found["inputs"]])
+        columns = ["key", "state", "turn_id", "created_at", "message"]
+        print_table(columns, [[str(one[column] or "-") for column in columns] for one in found["inputs"]])
     if found["calls"]:
         click.echo("\ncalls")
-        columns = ("id", "name", "state", "outcome", "attempt", "observed_at")
-        print_table([*columns], [[str(one[column] or "-") for column in columns] for one in found["calls"]])
+        columns = ["id", "name", "state", "outcome", "attempt", "observed_at"]
+        print_table(columns, [[str(one[column] or "-") for column in columns] for one in found["calls"]])
 
 
 def _print_call(found: dict[str, Any]) -> None:
