@@ -1,0 +1,1 @@
+"""What stands behind the harness as the model: anything that yields steps for a request."""
