@@ -17,13 +17,13 @@ from answerback.actors.api import AgentsApi, OpenAIAgentsApi
 from answerback.actors.backoff import Backoff
 from answerback.actors.calls import CallSettings
 from answerback.actors.clients import Clients
-from answerback.actors.decide import decide, find_call
 from answerback.actors.kernel import DrainReport, Kernel, KernelSettings
 from answerback.actors.messages import ReadAgain
 from answerback.actors.opening import Opener
 from answerback.actors.session import ActorSettings
-from answerback.detached import DetachedTask, start_detached
+from answerback.decisions import decide, find_call
 from answerback.errors import ApiError, ConfigurationError, RuntimeStateError, SessionError
+from answerback.handlers.detached import Detached, Raised
 from answerback.handlers.execute import Executor
 from answerback.handlers.policy import Verdict
 from answerback.handlers.registry import Handlers
@@ -148,7 +148,7 @@ class Runtime:
         )
         self._api: AgentsApi = OpenAIAgentsApi(self._clients.requests, self._clients.streams)
         self._kernel: Kernel | None = None
-        self._task: DetachedTask | None = None
+        self._task: Detached[None] | None = None
         self._opener: Opener | None = None
         self._drained = False
 
@@ -180,7 +180,10 @@ class Runtime:
         )
         self._opener = Opener(store=self.store, api=self._api, handlers=self._handlers, rng=self._rng, now=self.now)
         self._kernel = kernel
-        self._task = start_detached(lambda: _serve(kernel, executor), name="answerback runtime")
+        # In a task of its own: no cancel scope or timeout of the caller may tear a handler from its outcome.
+        self._task = Detached(
+            lambda: _serve(kernel, executor), context=contextvars.copy_context(), name="answerback runtime"
+        )
         await kernel.ready.wait()
         try:
             await self._resume(kernel)
@@ -201,7 +204,8 @@ class Runtime:
     ) -> None:
         # A cancelled block still ends in order; what arrives here on asyncio is one native cancel, which hurries.
         with anyio.CancelScope(shield=True):
-            report = await self.drain()
+            await self.drain()
+        report = self._kernel.report if self._kernel is not None else DrainReport()
         if not report.clean:
             logger.warning("stopped with work left: %s cut short, %s unsent", report.cut_short, report.unsent)
         failure = self._kernel.failure if self._kernel is not None else None
@@ -230,8 +234,8 @@ class Runtime:
                 await self._close()
             raise
         await self._close()
-        if task.error is not None:
-            raise RuntimeStateError("the runtime's kernel failed; the store is closed") from task.error
+        if isinstance(task.ending, Raised):
+            raise RuntimeStateError("the runtime's kernel failed; the store is closed") from task.ending.error
         return kernel.report
 
     async def _close(self) -> None:
@@ -307,8 +311,8 @@ class Runtime:
         await self.store.flush()
         return await self.store.calls(session_id=session_id, states=states, limit=limit)
 
-    async def decide(self, call: str, verdict: Verdict) -> CallRecord:
-        """Decide a call whose outcome is unknown; see `actors.decide`.
+    async def decide(self, call: str, verdict: Verdict[Any]) -> CallRecord:
+        """Decide a call whose outcome is unknown; see `answerback.decisions`.
 
         Args:
             call: its public id (any unique prefix) or call_id.
@@ -385,7 +389,7 @@ class Runtime:
                     raise
                 await anyio.sleep(error.retry_after or backoff.pause(tries, self._rng))
 
-    def _running(self) -> tuple[Kernel, DetachedTask]:
+    def _running(self) -> tuple[Kernel, Detached[None]]:
         if self._kernel is None or self._task is None:
             raise not_running()
         return self._kernel, self._task
@@ -398,8 +402,12 @@ class Runtime:
 
 
 async def _serve(kernel: Kernel, executor: Executor) -> None:
-    async with executor:
-        await kernel.serve()
+    try:
+        async with executor:
+            await kernel.serve()
+    finally:
+        # Whoever waits for the start must not wait for ever when it failed.
+        kernel.ready.set()
 
 
 def _wall_clock() -> int:

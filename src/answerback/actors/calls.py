@@ -302,10 +302,10 @@ class CallRunner:
         """Answer a call whose time is over. A value that came after the cancel is kept as late, and never sent."""
         if execution.done and isinstance(execution.result, Outcome):
             job.journal.late(job.key, record.attempt, execution.result)
-        if tool.effects == "once" and tool.has_verify:
+        if tool.effects == "once" and tool.has_verify and execution.started:
             await self._resolver.overdue(job, tool, bound, record)
             return
-        outcome = texts.timed_out(tool, tool.timeout, started=True)
+        outcome = texts.timed_out(tool, tool.timeout, started=execution.started)
         await job.journal.finish(job.key, outcome, token=record.token, sources=UNFINISHED, reason="timed out")
 
     async def _cut_off(self, job: Job, tool: AnyTool) -> None:
@@ -356,7 +356,7 @@ class CallRunner:
 
     async def _poison(self, job: Job) -> None:
         record = self._record(job)
-        outcome = texts.poisoned(record.name, record.crash_count + 1)
+        outcome = texts.poisoned(record, record.crash_count + 1)
         await job.journal.finish(job.key, outcome, token=record.token, sources=UNFINISHED, reason="poisonous")
 
     def _record(self, job: Job) -> CallRecord:

@@ -72,8 +72,8 @@ def transport_of(client: AsyncOpenAI) -> httpx2.AsyncClient:
             f"Runtime needs an openai.AsyncOpenAI client, not {type(client).__name__}; "
             "a synchronous client cannot follow streams"
         )
-    inner: object = client._client  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-    if not isinstance(inner, httpx2.AsyncClient):
+    inner = client._client  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    if not isinstance(inner, httpx2.AsyncClient):  # pyright: ignore[reportUnnecessaryIsInstance] - it may be legacy
         raise ConfigurationError(
             f"the client's http_client is a {type(inner).__module__}.{type(inner).__name__}; openai 3 speaks through "
             "httpx2: pass AsyncOpenAI(http_client=httpx2.AsyncClient(...)) or leave it out"

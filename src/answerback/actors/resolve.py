@@ -72,7 +72,7 @@ class Resolver:
                 deadline=None,
             ).committed()
             return True
-        outcome = verdict_outcome(tool, verdict) or texts.interrupted(record.name)
+        outcome = verdict_outcome(tool, verdict) or texts.interrupted(record)
         await job.journal.finish(
             job.key, outcome, token=None, sources=(CallState.INDETERMINATE,), reason=f"verify: {type(verdict).__name__}"
         )
@@ -114,7 +114,7 @@ class Resolver:
 
     async def _ask_until(
         self, job: Job, tool: Tool[..., Any], bound: BoundArguments, record: CallRecord, until: int
-    ) -> Verdict:
+    ) -> Verdict[Any]:
         """Ask the hook from `started_at + settle` on, again with growing pauses, until it knows or time is over."""
         started = record.started_at if record.started_at is not None else record.observed_at
         ask_at = max(started + int(tool.settle * 1e6), record.next_at or 0)
@@ -134,7 +134,7 @@ class Resolver:
                 return verdict
 
 
-def verdict_outcome(tool: Tool[..., Any] | None, verdict: Verdict) -> Outcome | None:
+def verdict_outcome(tool: Tool[..., Any] | None, verdict: Verdict[Any]) -> Outcome | None:
     """Turn a verdict into the outcome it means; None for Unknown and NotHappened."""
     match verdict:
         case Happened():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from typing import cast
 
 import anyio
 import msgspec
@@ -117,12 +118,10 @@ class Supervisor:
 
 def leaves(error: BaseException) -> list[BaseException]:
     """Return the exceptions inside (nested) groups, or the exception itself."""
-    if isinstance(error, BaseExceptionGroup):
-        found: list[BaseException] = []
-        for member in error.exceptions:
-            found += leaves(member)
-        return found
-    return [error]
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [leaf for member in group.exceptions for leaf in leaves(member)]
 
 
 def places(error: BaseException) -> str:

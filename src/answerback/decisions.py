@@ -31,7 +31,7 @@ async def find_call(store: Store, call: str) -> CallRecord:
 
 
 async def decide(
-    store: Store, call: str, verdict: Verdict, *, tool: Tool[..., Any] | None = None, reason: str = "decided"
+    store: Store, call: str, verdict: Verdict[Any], *, tool: Tool[..., Any] | None = None, reason: str = "decided"
 ) -> CallRecord:
     """Store a decision about an INDETERMINATE call, or about one that is held because nobody handles it here.
 
@@ -56,7 +56,7 @@ async def decide(
         target = CallState.REQUESTED
         changes["deadline"] = None
     else:
-        outcome = verdict_outcome(tool, verdict) or texts.interrupted(record.name)
+        outcome = verdict_outcome(tool, verdict) or texts.interrupted(record)
         changes |= {"outcome_kind": outcome.kind, "outcome": encode(record.key, outcome), "finished_at": now}
     statement = UpdateCall(
         key=record.key,
