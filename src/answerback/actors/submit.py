@@ -220,7 +220,9 @@ class Submitter:
                 self._again(batch, RACE_PAUSES[batch.tries])
             case Answer.RACE | Answer.READ:
                 self._mailbox.tell(ReadAgain(f"a result was answered with {error.status if error else None}"))
-                self._again(batch, None)
+                # What follows the short race is a pause of its own kind: a call that is still listed is soon taken.
+                rounds = max(1, batch.tries - len(RACE_PAUSES) + 1)
+                self._again(batch, self._backoff.pause(rounds, self._rng))
             case Answer.SUBSTITUTE:
                 await self._substitute(batch, error)
             case Answer.FORBIDDEN:
