@@ -21,6 +21,7 @@ from answerback.actors.kernel import DrainReport, Kernel, KernelSettings
 from answerback.actors.messages import ReadAgain
 from answerback.actors.opening import Opener
 from answerback.actors.session import ActorSettings
+from answerback.actors.status import RuntimeStatus, status_of
 from answerback.decisions import decide, find_call
 from answerback.errors import ApiError, ConfigurationError, RuntimeStateError, SessionError
 from answerback.handlers.detached import Detached, Raised
@@ -29,7 +30,7 @@ from answerback.handlers.policy import Verdict
 from answerback.handlers.registry import Handlers
 from answerback.model import CallRecord, CallState, OnInterrupted, SessionRecord
 from answerback.sessions import SessionRef, not_running
-from answerback.store.base import Store, StoreHealth, UpdateSession
+from answerback.store.base import Store, UpdateSession
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -38,31 +39,6 @@ logger = logging.getLogger("answerback.runtime")
 
 READ_TRIES = 6
 ResultT = TypeVar("ResultT")
-
-
-class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One followed session, at a moment."""
-
-    session_id: str
-    key: str | None
-    state: str
-    status: str
-    open_calls: int
-    indeterminate: int
-    crashes: int
-    other_actions: tuple[str, ...]
-    reason: str | None = None
-
-
-class RuntimeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A runtime, at a moment. `store.degraded` says why writes wait, if they do."""
-
-    sessions: list[SessionStatus]
-    calls: int
-    """Calls with a task: queued, running, being verified, held."""
-    running: int
-    """Handler bodies that were entered and have not ended."""
-    store: StoreHealth
 
 
 class Runtime:
@@ -288,6 +264,7 @@ class Runtime:
         await self.store.write(UpdateSession(local_id=live.record.local_id, changes=changes)).committed()
         live.record = msgspec.structs.replace(live.record, **changes)
         live.notify()
+        del kernel.live[session_id]
 
     def wake(self, session_id: str) -> None:
         """Read a session now: something elsewhere says that it moved. Unknown sessions are ignored."""
@@ -334,27 +311,7 @@ class Runtime:
     def status(self) -> RuntimeStatus:
         """Return what is going on, from memory."""
         kernel, _ = self._running()
-        return RuntimeStatus(
-            sessions=[
-                SessionStatus(
-                    session_id=live.session_id,
-                    key=live.record.key,
-                    state=live.record.state,
-                    status=live.state.status,
-                    open_calls=len(live.journal.entries),
-                    indeterminate=sum(
-                        entry.record.state is CallState.INDETERMINATE for entry in live.journal.entries.values()
-                    ),
-                    crashes=live.crashes,
-                    other_actions=tuple(sorted(live.other_actions)),
-                    reason=live.record.reason,
-                )
-                for live in kernel.live.values()
-            ],
-            calls=len(kernel.runner.jobs),
-            running=kernel.runner.entered,
-            store=self.store.health,
-        )
+        return status_of(kernel)
 
     # --- for session refs ---------------------------------------------------------------------------------------------
 
@@ -367,6 +324,8 @@ class Runtime:
         kernel, _ = self._running()
         if kernel.failure is not None:
             raise kernel.failure
+        if self._drained:
+            raise not_running()
 
     async def read(self, request: Callable[[AgentsApi], Awaitable[ResultT]]) -> ResultT:
         """Perform a GET for a caller, trying again while it fails in passing."""
@@ -396,7 +355,7 @@ class Runtime:
 
     def _opening(self) -> Opener:
         self.check_running()
-        if self._opener is None or self._drained:
+        if self._opener is None:
             raise not_running()
         return self._opener
 

@@ -146,7 +146,7 @@ class CallRunner:
     def _open(self, journal: Journal, key: CallKey, notify: Callable[[CallFinished], None]) -> Job | None:
         if key in self.jobs or not self.accepting:
             return None
-        job = Job(key, journal, notify)
+        job = Job(key, journal, notify, began=self._now())
         self.jobs[key] = job
         return job
 
@@ -198,7 +198,7 @@ class CallRunner:
         record = self._record(job)
         async with Queue(self.limiters(tool, record, crashed=crashed)) as queue:
             entered = await job.until_interrupted(
-                lambda: queue.enter(not_before=record.next_at, until=self._until(tool, record), now=self._now)
+                lambda: queue.enter(not_before=record.next_at, until=self._until(job, tool, record), now=self._now)
             )
             if entered and queue.entered:
                 return await self._started(job, tool, bound, crashed=crashed)
@@ -208,9 +208,9 @@ class CallRunner:
                 self._withdraw(job)
             return True
 
-    def _until(self, tool: AnyTool, record: CallRecord) -> int:
+    def _until(self, job: Job, tool: AnyTool, record: CallRecord) -> int:
         """When a queued call is answered instead of started: it may wait for as long as it may run."""
-        return max(record.observed_at, record.next_at or 0) + int(tool.timeout * 1e6)
+        return max(job.began, record.next_at or 0) + int(tool.timeout * 1e6)
 
     def _withdraw(self, job: Job) -> None:
         """Close a call nobody waits for that was never started; a stop leaves it for the next process."""

@@ -15,10 +15,12 @@ from answerback.model import CallKey
 class Job:
     """One call's task: what may be asked of it while it runs."""
 
-    def __init__(self, key: CallKey, journal: Journal, notify: Callable[[CallFinished], None]) -> None:
+    def __init__(self, key: CallKey, journal: Journal, notify: Callable[[CallFinished], None], *, began: int) -> None:
         self.key = key
         self.journal = journal
         self.notify = notify
+        self.began = began
+        """When this process took the call up (microseconds): a call may wait in the queue for as long as it may run."""
         self.unwanted = False
         """Nobody waits for the result any more: its turn is over."""
         self.stopping = False

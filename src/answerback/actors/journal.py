@@ -56,11 +56,14 @@ class Journal:
 
     async def load(self) -> None:
         """Read the open rows of the session from the store, forgetting what memory says."""
+        tick = self.tick()
         await self._store.flush()
         rows = await self._store.open_calls(self.session_id)
-        tick = self.tick()
-        self._closed.clear()
-        self._entries = {row.key: Entry(row, tick) for row in rows}
+        # Calls go on while this reads: what their tasks wrote in the meantime is newer than the rows.
+        newer = {key: entry for key, entry in self._entries.items() if entry.touched > tick}
+        closed = {key: entry for key, entry in self._closed.items() if entry.touched > tick}
+        self._entries = {row.key: Entry(row, tick) for row in rows if row.key not in closed} | newer
+        self._closed = closed
 
     async def lookup(self, keys: Iterable[CallKey]) -> dict[CallKey, Entry]:
         """Return the open rows, and the rows in any state of `keys`: the store decides what was already done."""
@@ -80,8 +83,10 @@ class Journal:
     async def refresh(self, keys: Sequence[CallKey]) -> None:
         """Read rows again after a count that was not the expected one."""
         tick = self.tick()
-        for row in (await self._store.calls_by_key(keys)).values():
-            self._keep(Entry(row, tick))
+        for key, row in (await self._store.calls_by_key(keys)).items():
+            known = self._entries.get(key) or self._closed.get(key)
+            if known is None or known.touched <= tick:
+                self._keep(Entry(row, self.tick()))
 
     # --- T0: observe ----------------------------------------------------------------------------------------------
 

@@ -155,6 +155,7 @@ class Kernel:
             state = SessionState(record.session_id, hash_arguments=canonical_hash)
             live = self.live[record.session_id] = LiveSession(record, journal=journal, state=state)
         if record.state == "open":
+            live.record = record
             self.supervisor.start(live)
         return live
 
@@ -194,6 +195,7 @@ class Kernel:
         self.supervisor.stop_all()
         for live in self.live.values():
             live.close_subscribers()
+            live.notify()
 
     def _unsent(self) -> int:
         if self.failure is not None:

@@ -61,6 +61,10 @@ class LiveSession:
                 return SessionQuarantinedError(
                     f"session {self.session_id} is set aside: {reason}", session_id=self.session_id
                 )
+            case "detached":
+                return SessionError(
+                    f"session {self.session_id} was detached; attach() it again", session_id=self.session_id
+                )
             case _:
                 return None
 

@@ -134,6 +134,8 @@ class StopFollowing(msgspec.Struct, frozen=True):
 
     state: str
     reason: str
+    lasting: bool = True
+    """Whether the store keeps it: refused credentials are this process's trouble, not the session's."""
 
 
 class TurnsChanged(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import random
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
@@ -46,7 +47,8 @@ class Opener:
         self._rng = rng
         self._now = now
         self._backoff = Backoff(initial=0.25, maximum=5.0)
-        self._locks: dict[str, anyio.Lock] = {}
+        # Weak: a lock is needed only while somebody waits for it, and keys are without number.
+        self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return "<Opener>"
@@ -60,10 +62,13 @@ class Opener:
         """
         if key is None:
             return await self._create(await self._intend(None, params))
-        async with self._locks.setdefault(key, anyio.Lock()):
+        lock = self._locks.setdefault(key, anyio.Lock())
+        async with lock:
             known = await self._store.session(key=key)
             if known is not None and known.session_id is not None:
-                return known
+                # Asked for by name: a session that was set aside or detached gets another chance.
+                aside = known.state in {"quarantined", "detached"}
+                return await self._update(known, state="open", reason=None, active=True) if aside else known
             if known is not None:
                 # The process ended between intent and answer: the session may be there.
                 return await self._create(known, uncertain=True)

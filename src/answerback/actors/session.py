@@ -163,8 +163,8 @@ class SessionActor:
                     kind,
                     extra={"session_id": self.live.session_id},
                 )
-            case StopFollowing(state, reason):
-                await self._stop(state, reason)
+            case StopFollowing():
+                await self._stop(effect)
 
     # --- reconcile ------------------------------------------------------------------------------------------------
 
@@ -231,7 +231,8 @@ class SessionActor:
                 (self._resolve if target is CallState.INDETERMINATE else self._run)(key)
             case table.Conflict(key):
                 logger.error("one call id came with other arguments", extra=log_ids(key))
-                await self._stop("quarantined", f"call {key.call_id} came again with other arguments")
+                reason = f"call {key.call_id} came again with other arguments"
+                await self._stop(StopFollowing("quarantined", reason))
             case table.LookAgain(_, at):
                 self._look_again(at)
 
@@ -346,19 +347,23 @@ class SessionActor:
 
     async def _poll_loop(self) -> None:
         """Read the session now and then: a lost frame leaves no other trace. Without a stream this is all there is."""
-        if self._shared.stream_slots is None:
+        slots = self._shared.stream_slots
+        if slots is None or slots.available_tokens < 1:
             self._mailbox.tell(ReadAgain("first look"))
         while True:
             await anyio.sleep(self._shared.settings.poll_interval)
             self._mailbox.tell(ReadAgain("poll"))
 
-    async def _stop(self, state: str, reason: str) -> None:
-        """Stop following for good; rows stay, running handlers of a session that is gone are cancelled."""
-        changes = {"state": state, "reason": reason, "active": False, "updated_at": self._shared.now()}
-        await self._shared.store.write(UpdateSession(local_id=self.live.record.local_id, changes=changes)).committed()
+    async def _stop(self, stop: StopFollowing) -> None:
+        """Stop following; rows stay, running handlers of a session that is gone are cancelled."""
+        changes = {"state": stop.state, "reason": stop.reason, "updated_at": self._shared.now()}
+        if stop.lasting:
+            changes["active"] = False
+            statement = UpdateSession(local_id=self.live.record.local_id, changes=changes)
+            await self._shared.store.write(statement).committed()
         self.live.record = msgspec.structs.replace(self.live.record, **changes)
-        logger.error("stopped following a session: %s", reason, extra={"session_id": self.live.session_id})
-        if state in {"gone", "failed"}:
+        logger.error("stopped following a session: %s", stop.reason, extra={"session_id": self.live.session_id})
+        if stop.state in {"gone", "failed"}:
             for key in [key for key in self._shared.runner.jobs if key.session_id == self.live.session_id]:
                 self._shared.runner.cancel(key)
         self.live.close_subscribers()

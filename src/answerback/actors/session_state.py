@@ -82,7 +82,8 @@ class SessionState:
                 self._silent = True
                 return [Fetch("stream silent")]
             case StreamEnded(status):
-                return [Fetch("stream refused")] if status is not None else []
+                unread = self.declared is None
+                return [Fetch("stream refused")] if status is not None or unread else []
             case Fetched():
                 return self._fetched(message)
             case FetchRefused(status):
@@ -203,5 +204,7 @@ def _stop(status: int) -> StopFollowing:
     if status == 404:
         return StopFollowing("gone", "the server does not know the session (404)")
     return StopFollowing(
-        "quarantined", f"the server refused our credentials ({status}); results are kept, check the API key"
+        "quarantined",
+        f"the server refused our credentials ({status}); results are kept, check the API key",
+        lasting=False,
     )
