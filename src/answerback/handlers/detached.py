@@ -114,6 +114,8 @@ class Detached(Generic[T]):
         ending: Ending[T]
         try:
             ending = Returned(await self._leash)
+        except _LetGo:
+            ending = Cancelled()
         except BaseException as error:  # noqa: BLE001 - nothing a handler raises may leave its task
             ending = Cancelled() if self._task.was_cancelled(error) else Raised(error)
         self._end(ending)
@@ -123,6 +125,10 @@ class Detached(Generic[T]):
             self._finish(ending)
         self._ending = ending
         self._event.set()
+
+
+class _LetGo(BaseException):
+    """Raised out of a body that was dropped."""
 
 
 class _Leash(Generic[T]):
@@ -147,11 +153,12 @@ class _Leash(Generic[T]):
             answer, error = None, None
             try:
                 answer = yield request
-            except BaseException as thrown:
-                if self.let_go:
-                    _close(coroutine)
-                    raise
+            except BaseException as thrown:  # noqa: BLE001 - handed on to the body
                 error = thrown
+            # trio sends its cancellation as an answer, asyncio throws it: neither is looked at any more.
+            if self.let_go:
+                _close(coroutine)
+                raise _LetGo
 
 
 async def _as_coroutine(body: Callable[[], Awaitable[T]]) -> T:

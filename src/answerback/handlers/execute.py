@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias, TypeGuard, cast
 
 import anyio
 import msgspec
@@ -340,15 +340,20 @@ class Executor:
         if isinstance(ending, Raised):
             self.report(context, ending.error, texts.new_ref(), "the verify hook")
         elif isinstance(ending, Returned):
-            if isinstance(ending.value, (Happened, Failed, NotHappened, Unknown)):
-                return cast("Verdict[Any]", ending.value)
+            answer: object = ending.value
+            if _is_verdict(answer):
+                return answer
             logger.error(
                 "the verify hook of %s returned a %s; it must return Happened, Failed, NotHappened or Unknown",
                 tool.name,
-                type(ending.value).__name__,
+                type(answer).__name__,
                 extra=call_ids(context),
             )
         return Unknown()
+
+
+def _is_verdict(answer: object) -> TypeGuard[Verdict[Any]]:
+    return isinstance(answer, (Happened, Failed, NotHappened, Unknown))
 
 
 def _as_it_is(value: Any) -> Any:

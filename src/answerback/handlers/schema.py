@@ -7,7 +7,7 @@ from names. Descriptions: the docstring wins over `Field(description=...)` and o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, cast, get_args, get_origin
 
 import msgspec
@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from answerback.errors import ToolDefinitionError
 from answerback.handlers.docstrings import DocstringFacts, read_docstring
-from answerback.handlers.signature import EMPTY, Parameter, Signature, read_signature, source_of
+from answerback.handlers.signature import EMPTY, Parameter, Signature, names_of, read_signature, source_of
 
 # What pydantic raises for a type it cannot check or describe; NameError is its "undefined annotation".
 _REFUSALS = (pydantic.PydanticUserError, TypeError, ValueError, NameError, AttributeError)
@@ -42,7 +42,7 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
     """
     name = str(getattr(function, "__name__", None) or type(function).__name__)
     signature = read_signature(function, tool=name)
-    return build_schema(signature, docstring_of(function), tool=name, module=module_of(function)).parameters
+    return build_schema(signature, docstring_of(function), tool=name, names=names_of(function)).parameters
 
 
 def docstring_of(function: object) -> DocstringFacts:
@@ -51,22 +51,19 @@ def docstring_of(function: object) -> DocstringFacts:
     return read_docstring(getattr(source, "__doc__", None) or _own_docstring(function))
 
 
-def module_of(function: object) -> str:
-    """Return the name of the module the code was written in."""
-    return str(getattr(source_of(function), "__module__", None) or __name__)
-
-
-def build_schema(signature: Signature, docstring: DocstringFacts, *, tool: str, module: str) -> FunctionSchema:
-    """Build the model and its schema.
+def build_schema(
+    signature: Signature, docstring: DocstringFacts, *, tool: str, names: Mapping[str, Any]
+) -> FunctionSchema:
+    """Build the model and its schema; `names` are those that postponed annotations of nested types may use.
 
     Raises:
         ToolDefinitionError: naming the parameter whose type pydantic cannot check or describe.
     """
     try:
-        model = _model(signature.parameters, module)
+        model = _model(signature.parameters, names)
         schema = model.model_json_schema(by_alias=True, schema_generator=_Untitled)
     except _REFUSALS as error:
-        raise _explained(error, signature, tool, module) from error
+        raise _explained(error, signature, tool, names) from error
     _drop_class_titles(schema)
     fields = {_field(index): parameter.name for index, parameter in enumerate(signature.parameters)}
     wire = {model.model_fields[field].alias or name: name for field, name in fields.items()}
@@ -76,18 +73,18 @@ def build_schema(signature: Signature, docstring: DocstringFacts, *, tool: str, 
     return FunctionSchema(schema, model, fields)
 
 
-def _model(parameters: tuple[Parameter, ...], module: str) -> type[pydantic.BaseModel]:
+def _model(parameters: tuple[Parameter, ...], names: Mapping[str, Any]) -> type[pydantic.BaseModel]:
     definitions: dict[str, Any] = {}
     for index, parameter in enumerate(parameters):
         default = ... if parameter.default is EMPTY else parameter.default
         definitions[_field(index)] = (_aliased(parameter), default)
     # No alias generator: pydantic hands it down to nested TypedDicts and dataclasses, which have other names.
-    return pydantic.create_model(
-        "Arguments",
-        __config__=pydantic.ConfigDict(extra="forbid"),
-        __module__=module,
-        **definitions,
+    model: type[pydantic.BaseModel] = pydantic.create_model(
+        "Arguments", __config__=pydantic.ConfigDict(extra="forbid"), **definitions
     )
+    # Does nothing when the model is complete already; pydantic itself looks no further than the types' own modules.
+    model.model_rebuild(_types_namespace=names)
+    return model
 
 
 def _aliased(parameter: Parameter) -> Any:
@@ -138,11 +135,11 @@ def _own_docstring(function: object) -> str | None:
     return None
 
 
-def _explained(error: Exception, signature: Signature, tool: str, module: str) -> ToolDefinitionError:
+def _explained(error: Exception, signature: Signature, tool: str, names: Mapping[str, Any]) -> ToolDefinitionError:
     """Name the parameter at fault by trying each one alone."""
     for parameter in signature.parameters:
         try:
-            _model((parameter,), module).model_json_schema(schema_generator=_Untitled)
+            _model((parameter,), names).model_json_schema(schema_generator=_Untitled)
         except _REFUSALS as found:
             return ToolDefinitionError(
                 f"Tool {tool!r}, parameter {parameter.name!r}: {_reason(found)}.", tool=tool, parameter=parameter.name

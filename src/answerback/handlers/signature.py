@@ -82,6 +82,12 @@ def is_coroutine(function: object) -> bool:
     return inspect.iscoroutinefunction(core) or inspect.iscoroutinefunction(_call_method(core))
 
 
+def names_of(function: object) -> dict[str, Any]:
+    """Return the names its annotations may use, for types that have postponed annotations of their own."""
+    names = _Names(function)
+    return {**names.globals, **names.locals}
+
+
 def source_of(function: object) -> Any:
     """Return the plain function under partials, bound methods, wrappers and callable objects."""
     core = _unwrapped(function)

@@ -29,8 +29,8 @@ from answerback.handlers.callee import Callee, by_name, hook_like, whole_object
 from answerback.handlers.context import ToolContext
 from answerback.handlers.options import FunctionOptions, ToolOptions, checked
 from answerback.handlers.policy import Retry, Verdict
-from answerback.handlers.schema import build_schema, docstring_of, module_of
-from answerback.handlers.signature import read_signature, source_of
+from answerback.handlers.schema import build_schema, docstring_of
+from answerback.handlers.signature import names_of, read_signature, source_of
 from answerback.model import Effects, OnInterrupted, Outcome
 
 P = ParamSpec("P")
@@ -87,7 +87,7 @@ class Tool(Generic[P, R_co]):
         name: str = given.pop("name", None) or _name_of(function)
         signature = read_signature(function, tool=name)
         docstring = docstring_of(function)
-        schema = build_schema(signature, docstring, tool=name, module=module_of(function))
+        schema = build_schema(signature, docstring, tool=name, names=names_of(function))
         description: str | None = given.pop("description", None)
         return cls.assemble(
             name=name,
