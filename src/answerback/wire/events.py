@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from answerback.wire.decoding import decode_record
 from answerback.wire.records import Item, SessionSnapshot, Turn
 
 
@@ -40,22 +41,19 @@ class Event(msgspec.Struct, frozen=True):
 class _Typed(msgspec.Struct, frozen=True):
     """The least an event is."""
 
-    type: str = ""
-
-
-_decoder = msgspec.json.Decoder(Event)
-_typed_decoder = msgspec.json.Decoder(_Typed)
+    type: Any = ""
 
 
 def decode_event(payload: bytes) -> Event | None:
     """Decode one frame's payload; None when it is not a JSON object (`[DONE]`, `null`, cut text)."""
     try:
-        return _decoder.decode(payload)
+        return decode_record(payload, Event)
     except msgspec.ValidationError:
         pass
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return None
     try:
-        return Event(type=_typed_decoder.decode(payload).type, malformed=True)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        kind = decode_record(payload, _Typed).type
+    except msgspec.ValidationError:
         return None
+    return Event(type=kind if isinstance(kind, str) else "", malformed=True)

@@ -31,9 +31,9 @@ class SSEDecoder:
         self._partial: list[bytes] = []
         self._data: list[bytes] = []
         self._size = 0
-        self._start = b""
+        self._start: bytes = b""
         self._started = False
-        self._after_cr = False
+        self._after_cr: bool = False
 
     def __repr__(self) -> str:
         return f"<SSEDecoder {self._size} bytes of a frame waiting>"
