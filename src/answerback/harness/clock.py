@@ -46,10 +46,13 @@ class Clock:
 
     async def sleep(self, seconds: float) -> None:
         """Sleep until `seconds` have passed on this clock; `advance` counts."""
-        if seconds <= 0:
+        await self.sleep_until(self.now() + seconds)
+
+    async def sleep_until(self, deadline: float) -> None:
+        """Sleep until a time of this clock, which may have passed."""
+        if deadline <= self.now():
             await anyio.lowlevel.checkpoint()
             return
-        deadline = self.now() + seconds
         while (left := deadline - self.now()) > 1e-6:
             moved = self._moved = self._moved or anyio.Event()
             with anyio.move_on_after(left):

@@ -158,7 +158,7 @@ class Core:
     def admit_soon(self, session: SessionState, count: int) -> None:
         """Let accepted messages take effect after the admission delay, one task each, and run a turn they start."""
         for _ in range(count):
-            self.tasks.start_soon(self._admit, session)
+            self.tasks.start_soon(self._admit, session, self.clock.now() + self.knobs.admission_delay)
 
     def admit_now(self, session: SessionState, count: int) -> list[Any]:
         """Let accepted messages take effect at once; returns the frames and starts a turn they begin."""
@@ -168,8 +168,8 @@ class Core:
             self.tasks.start_soon(self.runner.run, session)
         return frames
 
-    async def _admit(self, session: SessionState) -> None:
-        await self.clock.sleep(self.knobs.admission_delay)
+    async def _admit(self, session: SessionState, due: float) -> None:
+        await self.clock.sleep_until(due)
         if self.sessions.get(session.id) is not session:
             return
         idle = session.active is None

@@ -68,6 +68,7 @@ class Harness:
         faults: its fault rules, to add to.
         clock: its clock, to move forward.
         control: its state and script.
+        http: the HTTP client under `client`, for requests the official client would not make.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Harness:
         self.faults: FaultRules = core.faults
         self.clock = HarnessClock(core, portal)
         self.control = Control(core)
-        self._http_client = http_client
+        self.http = http_client
         self._core = core
 
     def __repr__(self) -> str:
@@ -97,7 +98,7 @@ class Harness:
 
     def make_client(self, **options: Any) -> AsyncOpenAI:
         """Make another official client for this harness, over the same connections; options are AsyncOpenAI's."""
-        defaults = {"api_key": self.client.api_key, "base_url": self.base_url, "http_client": self._http_client}
+        defaults = {"api_key": self.client.api_key, "base_url": self.base_url, "http_client": self.http}
         return PrimedAsyncOpenAI(**{**defaults, **options})
 
 

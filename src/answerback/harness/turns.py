@@ -89,7 +89,6 @@ class TurnRunner:
             number = 0
             while step is not None and session.active is turn:
                 following: Step | None = None
-                request.input = turn.input
                 peeked = isinstance(step, Say) and step.phase is None
                 if isinstance(step, Say) and step.phase is None:
                     # The last message of a turn is its final answer, so one step has to be known ahead.
@@ -99,6 +98,7 @@ class TurnRunner:
                     await self._perform(session, turn, step)
                 request.results.extend(self._results(session, turn, number))
                 self._refresh(session, turn, request.results)
+                request.input = turn.input
                 number += 1
                 step = following if peeked else await anext(steps, None)
         if session.active is turn:

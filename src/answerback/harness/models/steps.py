@@ -110,5 +110,4 @@ def fail_session(message: str) -> FailSession:
 
 def turn_error_codes() -> tuple[str, ...]:
     """List the codes a failed turn may have, as the official client knows them."""
-    hints = typing.get_type_hints(SessionTurnError)
-    return typing.get_args(hints["code"])
+    return typing.get_args(SessionTurnError.model_fields["code"].annotation)
