@@ -28,7 +28,7 @@ call` otherwise; a batch is taken whole or not at all.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import msgspec
@@ -217,7 +217,9 @@ class WirePlayer:
             await stream.send(head)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_leave, reader, tasks.cancel_scope)
-                await _Connection(session, stream).play(script)
+                # The client may leave in the middle of a frame; inside the group, or it would come out in a group.
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await _Connection(session, stream).play(script)
                 tasks.cancel_scope.cancel()
         finally:
             session.live -= 1
