@@ -67,8 +67,10 @@ class SessionRef:
             raise ConfigurationError("an input must not be empty")
         key = key if key is not None else f"send:{secrets.token_hex(8)}"
         record = InputRecord(session_id=self.id, key=key, element=inputs.message(input), created_at=self._runtime.now())
-        await self._runtime.store.write(PutInput(record)).committed()
-        self._live.mailbox.tell(OutboxChanged())
+        (count,) = await self._runtime.store.write(PutInput(record)).committed()
+        if count == 1:
+            self._live.queue(record)
+            self._live.mailbox.tell(OutboxChanged())
         return key
 
     async def run(
@@ -138,16 +140,14 @@ class SessionRef:
         while True:
             changed = self._live.changed
             self._check()
-            sent = await self._runtime.store.inputs(self.id)
-            last = sent[-1] if sent else None
+            last = self._live.newest_input
             if last is not None and last.state == "refused":
                 raise InputRefusedError(
                     f"the server refused the input ({last.reason}); nothing of it was taken",
                     session_id=self.id,
                     code=last.reason,
                 )
-            busy = any(entry.state not in {"done", "refused"} for entry in sent)
-            if not busy and self._live.state.idle:
+            if not self._live.awaiting and self._live.state.idle:
                 return last
             await changed.wait()
 
@@ -159,7 +159,12 @@ class SessionRef:
                 raise SessionError("the session has no turn yet; send() an input first", session_id=self.id)
             turn_id = newest.id
         chosen = turn_id
-        turn = await self._runtime.read(lambda api: api.turn(self.id, chosen))
+        known = self._live.turns.get(chosen)
+        turn = (
+            known
+            if known is not None and known.over
+            else await self._runtime.read(lambda api: api.turn(self.id, chosen))
+        )
         items = await self._runtime.read(lambda api: api.turn_items(self.id, chosen))
         await self._runtime.store.flush()
         calls = await self._runtime.store.calls(session_id=self.id, limit=1000)

@@ -12,11 +12,14 @@ from answerback.actors.journal import Journal
 from answerback.actors.mailbox import Mailbox
 from answerback.actors.session_state import SessionState
 from answerback.errors import SessionError, SessionFailedError, SessionGoneError, SessionQuarantinedError
-from answerback.model import CallKey, SessionRecord
+from answerback.model import CallKey, InputRecord, SessionRecord
 from answerback.wire.events import Event
+from answerback.wire.records import Turn
 
 SUBSCRIBER_BUFFER = 1024
 """Events a local subscriber may lag behind; beyond that it loses the oldest it has not read, never the actor."""
+
+CLOSED_INPUTS = frozenset({"done", "refused"})
 
 
 class LiveSession:
@@ -34,6 +37,10 @@ class LiveSession:
         self.version = 0
         self.first_asked: frozenset[CallKey] | None = None
         """Calls of the first list, when another client may have started them; None before the first list."""
+        self.inputs: dict[str, InputRecord] | None = None
+        """The open inputs in order of sending, and the newest one in any state; None before they were read."""
+        self.turns: dict[str, Turn] = {}
+        """The turns of those inputs, as they were last read."""
         self._subscribers: list[tuple[MemoryObjectSendStream[Event], MemoryObjectReceiveStream[Event]]] = []
 
     def __repr__(self) -> str:
@@ -67,6 +74,32 @@ class LiveSession:
                 )
             case _:
                 return None
+
+    def queue(self, record: InputRecord) -> None:
+        """Note a stored input, so that whoever waits counts it from now on."""
+        if self.inputs is not None:
+            self.inputs.setdefault(record.key, record)
+
+    def note(self, record: InputRecord) -> None:
+        """Note a change of an input, and forget the closed ones but the newest."""
+        assert self.inputs is not None
+        self.inputs[record.key] = record
+        newest = next(reversed(self.inputs))
+        self.inputs = {
+            key: entry for key, entry in self.inputs.items() if key == newest or entry.state not in CLOSED_INPUTS
+        }
+        kept = {entry.turn_id for entry in self.inputs.values()}
+        self.turns = {turn_id: turn for turn_id, turn in self.turns.items() if turn_id in kept}
+
+    @property
+    def newest_input(self) -> InputRecord | None:
+        """The input that was sent last, or None when none is known."""
+        return self.inputs[next(reversed(self.inputs))] if self.inputs else None
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether an input is not answered yet, or the inputs were not read yet."""
+        return self.inputs is None or any(entry.state not in CLOSED_INPUTS for entry in self.inputs.values())
 
     @property
     def other_actions(self) -> frozenset[str]:

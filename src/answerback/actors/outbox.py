@@ -17,7 +17,7 @@ from answerback.actors.messages import FetchRefused, ReadAgain
 from answerback.actors.turns import Match, match_input, newest_root
 from answerback.errors import ApiError
 from answerback.model import InputRecord
-from answerback.store.base import Store, UpdateInput, UpdateSession
+from answerback.store.base import Receipt, Store, UpdateInput, UpdateSession
 from answerback.wire import inputs
 from answerback.wire.records import Turn
 
@@ -50,10 +50,9 @@ class Outbox:
         self._now = now
         self._backoff = Backoff(initial=0.1, maximum=10.0)
         self._changed = anyio.Event()
-        self.open: list[InputRecord] = []
 
     def __repr__(self) -> str:
-        return f"<Outbox {self._live.session_id} {len(self.open)} open>"
+        return f"<Outbox {self._live.session_id} {len(self._live.inputs or ())} inputs>"
 
     def wake(self) -> None:
         """Look for new inputs."""
@@ -61,10 +60,12 @@ class Outbox:
 
     async def run(self) -> None:
         """Post until cancelled."""
+        if self._live.inputs is None:
+            await self._load()
         while True:
             self._changed = anyio.Event()
-            self.open = await self._store.open_inputs(self._live.session_id)
-            waiting = [entry for entry in self.open if entry.state in {"queued", "sent"}]
+            known = self._live.inputs or {}
+            waiting = [entry for entry in known.values() if entry.state in {"queued", "sent"}]
             if not waiting:
                 await self._changed.wait()
                 continue
@@ -89,19 +90,23 @@ class Outbox:
                     return
                 await anyio.sleep(error.retry_after or self._backoff.pause(tries, self._rng))
                 continue
-            await self._update(entry, state="accepted")
+            # Not waited for: until it is stored, a restart posts the same bytes under the same key again.
+            self._update(entry, state="accepted")
             self._live.mailbox.tell(ReadAgain("an input was accepted"))
             return
 
     async def _note_baseline(self, entry: InputRecord) -> InputRecord:
         """Remember the newest root turn before the input can cause one; stored before the POST."""
         newest = newest_root(await self._api.turns(self._live.session_id))
-        return await self._update(
+        receipt, changed = self._update(
             entry,
+            lazy=False,
             state="sent",
             baseline_turn=newest.id if newest else None,
             baseline_open=newest is not None and not newest.over,
         )
+        await receipt.committed()
+        return changed
 
     async def _refused(self, entry: InputRecord, error: ApiError) -> bool:
         """Take a refusal; return whether it is final."""
@@ -114,28 +119,37 @@ class Outbox:
         if status in {401, 403, 404}:
             self._live.mailbox.tell(FetchRefused(status))
             return False
-        await self._update(entry, state="refused", reason=f"HTTP {status} {error.code or ''}".strip())
+        self._update(entry, state="refused", reason=f"HTTP {status} {error.code or ''}".strip())
         self._live.notify()
         return True
 
-    async def _update(self, entry: InputRecord, **changes: Any) -> InputRecord:
-        changes["updated_at"] = self._now()
-        receipt = self._store.write(UpdateInput(session_id=entry.session_id, key=entry.key, changes=changes))
-        await receipt.committed()
-        changed = msgspec.structs.replace(entry, **changes)
-        self.open = [changed if known.key == entry.key else known for known in self.open]
-        return changed
+    async def _load(self) -> None:
+        """Read the inputs an earlier process, or actor, left: the open ones and the newest."""
+        stored = await self._store.inputs(self._live.session_id)
+        self._live.inputs = {entry.key: entry for entry in stored}
+        if stored:
+            self._live.note(stored[-1])
 
-    async def match_turns(self) -> None:
+    def _update(self, entry: InputRecord, *, lazy: bool = True, **changes: Any) -> tuple[Receipt, InputRecord]:
+        changes["updated_at"] = self._now()
+        statement = UpdateInput(session_id=entry.session_id, key=entry.key, changes=changes)
+        receipt = self._store.write(statement, lazy=lazy)
+        changed = msgspec.structs.replace(entry, **changes)
+        self._live.note(changed)
+        return receipt, changed
+
+    async def match_turns(self) -> float | None:
         """Find the turns of the accepted inputs; close those whose turn is over while the session is idle.
+
+        Returns the seconds after which to look again when nothing on the stream will announce the missing turn.
 
         Raises:
             ApiError: the server did not tell; the caller tries again.
         """
-        accepted = [e for e in await self._store.open_inputs(self._live.session_id) if e.state == "accepted"]
+        accepted = [entry for entry in (self._live.inputs or {}).values() if entry.state == "accepted"]
         if not accepted:
             self._note_active(not self._live.state.idle)
-            return
+            return None
         turns = await self._api.turns(self._live.session_id)
         texts = await self._baseline_texts(accepted, turns)
         claimed = {entry.turn_id: entry.key for entry in accepted if entry.turn_id is not None}
@@ -146,22 +160,21 @@ class Outbox:
                 undecided = True
                 continue
             claimed.setdefault(match.turn_id, entry.key)
-            await self._matched(entry, match)
+            self._live.turns[match.turn_id] = next(turn for turn in turns if turn.id == match.turn_id)
+            self._matched(entry, match)
             undecided = undecided or not match.over
         self._note_active(undecided or not self._live.state.idle)
-        if undecided and self._live.state.idle:
-            # Idle, and yet no turn to be seen: the input is being admitted. Nothing on the stream announces that.
-            await anyio.sleep(LOOK_AGAIN)
-            self._live.mailbox.tell(ReadAgain("an accepted input has no turn yet"))
+        # Idle, and yet no turn to be seen: the input is being admitted.
+        return LOOK_AGAIN if undecided and self._live.state.idle else None
 
-    async def _matched(self, entry: InputRecord, match: Match) -> None:
+    def _matched(self, entry: InputRecord, match: Match) -> None:
         changes: dict[str, Any] = {}
         if entry.turn_id is None:
             changes["turn_id"] = match.turn_id
         if match.over and self._live.state.idle:
             changes["state"] = "done"
         if changes:
-            await self._update(entry, **changes)
+            self._update(entry, **changes)
 
     def _note_active(self, active: bool) -> None:
         """Keep whether a restart has something to follow here."""

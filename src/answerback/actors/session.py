@@ -336,13 +336,15 @@ class SessionActor:
             await self._match.wait()
             self._match = anyio.Event()
             try:
-                await self._outbox.match_turns()
+                again = await self._outbox.match_turns()
             except ApiError as error:
                 failures += 1
                 self._match.set()
                 await anyio.sleep(error.retry_after or self._backoff.pause(failures, self._shared.rng))
                 continue
             failures = 0
+            if again is not None:
+                self._look_again(self._shared.now() + int(again * 1e6))
             self.live.notify()
 
     async def _poll_loop(self) -> None:
