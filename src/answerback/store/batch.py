@@ -37,7 +37,7 @@ class _Group:
 
     def __init__(self, sql: str) -> None:
         self.sql = sql
-        self.rows: list[tuple[object, ...]] = []
+        self.rows: list[Sequence[object]] = []
         self.places: list[int] = []
 
 
@@ -113,7 +113,7 @@ def _run_grouped(connection: sqlite3.Connection, transactions: Sequence[Sequence
     return tuple(tuple(next(left) for _ in transaction) for transaction in transactions)
 
 
-def _counted(connection: sqlite3.Connection, gathered: _Group, counts: list[int]) -> Iterator[tuple[object, ...]]:
+def _counted(connection: sqlite3.Connection, gathered: _Group, counts: list[int]) -> Iterator[Sequence[object]]:
     """Yield the rows to `executemany`, which asks for the next one when the one before has been run.
 
     So what `total_changes` grew by belongs to the row before. It also counts what triggers did: only whether it grew

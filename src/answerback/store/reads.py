@@ -20,7 +20,7 @@ from answerback.store import rows
 
 _BY_KEY = "calls.session_id = ? AND calls.turn_id = ? AND calls.call_id = ?"
 # The very words of the partial indexes' conditions, so that SQLite sees that they apply.
-_OPEN = "state NOT IN ('acked', 'obsolete', 'obsolete_unknown', 'superseded')"
+_OPEN = "open = 1"
 _OPEN_INPUT = "state NOT IN ('done', 'refused')"
 _KEYS_PER_SELECT = 300
 """Three parameters a key; SQLite takes 32,766."""

@@ -14,13 +14,15 @@ from answerback.store.batch import Counts
 class QueuedWrite:
     """The receipt of one transaction."""
 
-    __slots__ = ("_counts", "_error", "_event", "_urge", "number", "statements")
+    __slots__ = ("_counts", "_error", "_join", "lazy", "number", "statements")
 
-    def __init__(self, number: int, statements: Sequence[Any], *, urge: Callable[[int], None]) -> None:
-        self._urge = urge
+    def __init__(
+        self, number: int, statements: Sequence[Any], *, lazy: bool, join: Callable[[int], anyio.Event]
+    ) -> None:
+        self._join = join
         self.number = number
         self.statements = statements
-        self._event: anyio.Event | None = None
+        self.lazy = lazy
         self._counts: Counts | None = None
         self._error: StoreError | None = None
 
@@ -46,20 +48,14 @@ class QueuedWrite:
 
     async def wait(self) -> None:
         """Wait until it is done, whichever way, and make it urgent."""
-        if self.done:
-            return
-        if self._event is None:
-            self._event = anyio.Event()
-        self._urge(self.number)
-        await self._event.wait()
+        while not self.done:
+            await self._join(self.number).wait()
 
     def finish(self, result: Counts | StoreError) -> None:
-        """Tell the waiters. The first result stays."""
+        """Note the result. The first one stays; the writer wakes the waiters of a whole batch at once."""
         if self.done:
             return
         if isinstance(result, StoreError):
             self._error = result
         else:
             self._counts = result
-        if self._event is not None:
-            self._event.set()

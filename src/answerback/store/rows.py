@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from answerback.model import CallKey, CallRecord, CallState, InputRecord, LateRecord, SessionRecord, TransitionRecord
 from answerback.store.statements import CALL_COLUMNS, SESSION_COLUMNS
 
 Row = tuple[Any, ...]
+R = TypeVar("R", SessionRecord, InputRecord)
 
 _FLAGS = frozenset({"is_async", "active", "baseline_open"})
 
@@ -57,7 +58,7 @@ def late_of(key: CallKey, row: Row) -> LateRecord:
     return LateRecord(key=key, **dict(zip(LateRecord.__struct_fields__[1:], row, strict=True)))
 
 
-def _record(kind: type[Any], row: Row) -> Any:
+def _record(kind: type[R], row: Row) -> R:
     fields: dict[str, Any] = {}
     for name, value in zip(kind.__struct_fields__, row, strict=True):
         fields[name] = bool(value) if name in _FLAGS else value

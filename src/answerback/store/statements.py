@@ -7,13 +7,14 @@ statement is about: statements on one subject keep their order, others may be re
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from answerback.model import CallKey, CallRecord, InputRecord, SessionRecord
+from answerback.model import CallKey, CallRecord, CallState, InputRecord, SessionRecord
 from answerback.store.base import (
     InsertCall,
     PutCheckpoint,
@@ -43,7 +44,7 @@ class Statement(NamedTuple):
     """One compiled write: its SQL, the values of its parameters, and what it is about."""
 
     sql: str
-    row: tuple[Any, ...]
+    row: Sequence[Any]
     subject: Hashable
 
 
@@ -79,13 +80,21 @@ def _check_names(changes: Iterable[str], allowed: frozenset[str]) -> None:
         raise ValueError(f"these columns cannot be changed: {', '.join(unknown)}")
 
 
+_EXACT = frozenset({str, int, bytes, type(None)})
+_CLOSED = frozenset(state.value for state in CallState if state.closed)
+
+
 def _plain(value: Any) -> Any:
     """Give SQLite a value of an exact built-in type: anything else costs it a look-up of adapters."""
+    if type(value) in _EXACT:
+        return value
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, bool):
-        return int(value)
-    return value
+    return int(value) if isinstance(value, bool) else value
+
+
+def _values(fields: Iterable[Any]) -> list[Any]:
+    return [value if type(value) in _EXACT else _plain(value) for value in fields]
 
 
 def _insert(table: str, columns: Iterable[str], conflict: str) -> str:
@@ -96,7 +105,7 @@ def _insert(table: str, columns: Iterable[str], conflict: str) -> str:
 
 _INSERT_CALL = _insert(
     "calls",
-    ("session_id", "turn_id", "call_id", "digest", "changed_at", *CALL_COLUMNS),
+    ("session_id", "turn_id", "call_id", "digest", "open", "changed_at", *CALL_COLUMNS),
     "ON CONFLICT (session_id, turn_id, call_id) DO NOTHING",
 )
 _PUT_SUBSTITUTE = (
@@ -109,6 +118,9 @@ _PUT_CHECKPOINT = (
     f"INSERT INTO checkpoints (attempt, name, value, at, call) VALUES (?, ?, ?, ?, {_CALL_ID}) "  # noqa: S608
     "ON CONFLICT (call, name) DO UPDATE SET attempt = excluded.attempt, value = excluded.value, at = excluded.at"
 )
+_call_fields = attrgetter(*CALL_COLUMNS)
+_session_fields = attrgetter(*SESSION_COLUMNS)
+_input_fields = attrgetter(*INPUT_COLUMNS)
 _PUT_SESSION = _insert("sessions", SESSION_COLUMNS, "ON CONFLICT DO NOTHING")
 _PUT_INPUT = _insert("inputs", INPUT_COLUMNS, "ON CONFLICT (session_id, key) DO NOTHING")
 
@@ -117,7 +129,10 @@ _SESSIONS = "sessions"
 
 
 class Compiler:
-    """Turns writes into statements, and remembers the SQL of each shape of update it met."""
+    """Turns writes into statements, and remembers the SQL of each shape of update it met.
+
+    The names in a shape are checked when it is met first.
+    """
 
     def __init__(self) -> None:
         self._updates: dict[tuple[Any, ...], str] = {}
@@ -132,12 +147,12 @@ class Compiler:
             ValueError: the write names columns it may not change.
             TypeError: it is not a write at all.
         """
-        check_changes(write)
+        row: tuple[Any, ...]
         match write:
             case UpdateCall():
                 return self._update_call(write)
             case InsertCall():
-                return _insert_call(write.record)
+                return _insert_call(write)
             case PutSubstitute():
                 row = (write.element, write.reason, write.at, *_parts(write.key))
                 return Statement(_PUT_SUBSTITUTE, row, write.key)
@@ -149,12 +164,12 @@ class Compiler:
                 row = (write.attempt, write.name, write.value, write.at, *_parts(write.key))
                 return Statement(_PUT_CHECKPOINT, row, write.key)
             case PutSession():
-                return Statement(_PUT_SESSION, _values(write.record, SESSION_COLUMNS), _SESSIONS)
+                return Statement(_PUT_SESSION, _values(_session_fields(write.record)), _SESSIONS)
             case UpdateSession():
                 return self._update_session(write)
             case PutInput():
                 record = write.record
-                return Statement(_PUT_INPUT, _values(record, INPUT_COLUMNS), ("input", record.session_id))
+                return Statement(_PUT_INPUT, _values(_input_fields(record)), ("input", record.session_id))
             case UpdateInput():
                 return self._update_input(write)
             case _:
@@ -165,54 +180,69 @@ class Compiler:
         outcome: bytes | None = write.changes.get("outcome")
         if outcome is not None:
             changes["outcome_hash"] = outcome_hash(outcome)
-        shape = ("calls", *changes, len(write.sources), write.token is None, write.attempt is None)
+        target = str(write.target)
+        sources = [str(source) for source in write.sources]
+        opens = 0 if target in _CLOSED else 1 if not _CLOSED.isdisjoint(sources) else None
+        shape = (opens, len(sources), write.token is None, write.attempt is None, *changes)
         sql = self._updates.get(shape)
         if sql is None:
-            sets = ", ".join(f"{column} = ?" for column in changes)
-            sql = f"UPDATE calls SET state = ?, steps = steps + 1, changed_at = ?, {sets} WHERE {_BY_KEY}"  # noqa: S608 - checked names
-            sql += f" AND state IN ({', '.join('?' * len(write.sources))})"
-            sql += "" if write.token is None else " AND token = ?"
-            sql += "" if write.attempt is None else " AND attempt = ?"
-            sql += "" if outcome is None else " AND outcome IS NULL"
-            self._updates[shape] = sql
-        row = [write.target.value, write.at, *map(_plain, changes.values()), *_parts(write.key)]
-        row += [source.value for source in write.sources]
-        row += [condition for condition in (write.token, write.attempt) if condition is not None]
-        return Statement(sql, tuple(row), write.key)
+            sql = self._updates[shape] = _update_call_sql(write, changes, opens)
+        if outcome is None and "outcome" in changes:
+            check_changes(write)
+        row = [target, write.at, *_values(changes.values()), *_parts(write.key), *sources]
+        if write.token is not None:
+            row.append(write.token)
+        if write.attempt is not None:
+            row.append(write.attempt)
+        return Statement(sql, row, write.key)
 
     def _update_session(self, write: UpdateSession) -> Statement:
-        sql = self._update("sessions", write.changes, "local_id = ?")
-        return Statement(sql, (*map(_plain, write.changes.values()), write.local_id), _SESSIONS)
+        sql = self._update("sessions", write, "local_id = ?")
+        return Statement(sql, [*_values(write.changes.values()), write.local_id], _SESSIONS)
 
     def _update_input(self, write: UpdateInput) -> Statement:
         where = "session_id = ? AND key = ?"
         if write.sources:
             where += f" AND state IN ({', '.join('?' * len(write.sources))})"
-        sql = self._update("inputs", write.changes, where)
-        row = (*map(_plain, write.changes.values()), write.session_id, write.key, *write.sources)
+        sql = self._update("inputs", write, where)
+        row = [*_values(write.changes.values()), write.session_id, write.key, *write.sources]
         return Statement(sql, row, ("input", write.session_id))
 
-    def _update(self, table: str, changes: Iterable[str], where: str) -> str:
-        shape = (table, *changes, where)
+    def _update(self, table: str, write: UpdateSession | UpdateInput, where: str) -> str:
+        shape = (table, where, *write.changes)
         sql = self._updates.get(shape)
         if sql is None:
+            check_changes(write)
             # An update of nothing still counts the row it would have changed.
-            sets = ", ".join(f"{column} = ?" for column in changes) or "updated_at = updated_at"
+            sets = ", ".join(f"{column} = ?" for column in write.changes) or "updated_at = updated_at"
             sql = self._updates[shape] = f"UPDATE {table} SET {sets} WHERE {where}"  # noqa: S608 - checked names
         return sql
+
+
+def _update_call_sql(write: UpdateCall, changes: Iterable[str], opens: int | None) -> str:
+    check_changes(write)
+    sets = ", ".join(f"{column} = ?" for column in changes)
+    if opens is not None:
+        sets += f", open = {opens}"
+    sql = f"UPDATE calls SET state = ?, steps = steps + 1, changed_at = ?, {sets} WHERE {_BY_KEY}"  # noqa: S608 - checked names
+    sql += f" AND state IN ({', '.join('?' * len(write.sources))})"
+    sql += "" if write.token is None else " AND token = ?"
+    sql += "" if write.attempt is None else " AND attempt = ?"
+    sql += "" if write.changes.get("outcome") is None else " AND outcome IS NULL"
+    return sql
 
 
 def _parts(key: CallKey) -> tuple[str, str, str]:
     return key.session_id, key.turn_id, key.call_id
 
 
-def _values(record: msgspec.Struct, columns: Iterable[str]) -> tuple[Any, ...]:
-    return tuple(_plain(getattr(record, column)) for column in columns)
-
-
-def _insert_call(record: CallRecord) -> Statement:
+def _insert_call(write: InsertCall) -> Statement:
+    record = write.record
+    if record.substitute is not None:
+        check_changes(write)
     if record.outcome is not None:
         record = msgspec.structs.replace(record, outcome_hash=outcome_hash(record.outcome))
     key = record.key
-    row = (*_parts(key), key.digest, record.observed_at, *_values(record, CALL_COLUMNS))
+    opens = 0 if str(record.state) in _CLOSED else 1
+    row = [*_parts(key), key.digest, opens, record.observed_at, *_values(_call_fields(record))]
     return Statement(_INSERT_CALL, row, key)

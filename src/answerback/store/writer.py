@@ -27,7 +27,9 @@ logger = logging.getLogger("answerback.store")
 T = TypeVar("T")
 
 BATCH_CAP = 256
-"""Statements per batch: bounds how long a commit takes, and so how long the first waiter in it waits."""
+"""Waited-for statements per batch: bounds how long a commit takes, and so how long the first waiter in it waits."""
+LAZY_CAP = 768
+"""Lazy statements that may ride in a batch besides; they wait for nothing, so they are worth no fsync of their own."""
 CLOSE_PATIENCE = 10.0
 """Seconds `aclose` goes on retrying when writes cannot be committed, before their receipts fail."""
 RETRY_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
@@ -70,6 +72,8 @@ class Writer:
         self._queue: deque[QueuedWrite] = deque()
         self._batch: list[QueuedWrite] = []
         self._wake = anyio.Event()
+        self._gathering = anyio.Event()
+        self._committing = anyio.Event()
         self._opened = anyio.Event()
         self._finished = anyio.Event()
         self._open_error: BaseException | None = None
@@ -124,7 +128,7 @@ class Writer:
         if self.closed:
             raise StoreClosedError("the store is closed: open it again before writing")
         self._submitted += 1
-        entry = QueuedWrite(self._submitted, statements, urge=self.urge)
+        entry = QueuedWrite(self._submitted, statements, lazy=lazy, join=self.join)
         if not statements:
             entry.finish(())
             return entry
@@ -142,6 +146,14 @@ class Writer:
         if number > self._urgent:
             self._urgent = number
             self._wake.set()
+
+    def join(self, number: int) -> anyio.Event:
+        """Make transaction `number` urgent; return what is set when the batch it is in, or may get into, is over.
+
+        One event serves a whole batch, so a waiter looks again: its transaction may not have fitted in.
+        """
+        self.urge(number)
+        return self._committing if number <= self._taken else self._gathering
 
     async def flush(self) -> None:
         """Wait until everything queued so far is committed.
@@ -209,8 +221,10 @@ class Writer:
                     break
             self._batch = self._take()
             if self._batch:
+                self._committing, self._gathering = self._gathering, anyio.Event()
                 await self._settle(self._batch)
                 self._batch = []
+                self._committing.set()
             elif self._closing:
                 return
 
@@ -233,11 +247,14 @@ class Writer:
 
     def _take(self) -> list[QueuedWrite]:
         taken: list[QueuedWrite] = []
-        room = BATCH_CAP
-        while self._queue and (not taken or len(self._queue[0].statements) <= room):
-            entry = self._queue.popleft()
-            room -= len(entry.statements)
-            taken.append(entry)
+        room = {False: BATCH_CAP, True: LAZY_CAP}
+        while self._queue:
+            entry = self._queue[0]
+            size = len(entry.statements)
+            if taken and size > room[entry.lazy]:
+                break
+            room[entry.lazy] -= size
+            taken.append(self._queue.popleft())
             self._taken = entry.number
         return taken
 
@@ -344,3 +361,5 @@ class Writer:
         for entry in (*self._batch, *self._queue):
             entry.finish(error)
         self._queue.clear()
+        self._committing.set()
+        self._gathering.set()
