@@ -1,0 +1,116 @@
+"""What the integration tests share: a real Runtime between a played server and a store, and ways to wait without sleeping.
+
+Nothing here replaces a part of the library: the official client, HTTP over loopback, the kernel and the store are real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+
+from answerback.actors.live import LiveSession
+from answerback.handlers.registry import Handlers
+from answerback.model import CallRecord, CallState
+from answerback.runtime import Runtime
+from answerback.sessions import SessionRef
+from answerback.store.base import Store
+from answerback.store.memory import MemoryStore
+from wire_player import PlayedSession, Result, WirePlayer, play
+
+PATIENCE = 10.0
+"""Seconds a wait may take on a busy machine before the test has failed; nothing here needs a tenth of it."""
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """A runtime at work against a played server."""
+
+    player: WirePlayer
+    runtime: Runtime
+    store: Store
+
+    async def answered(self, *call_ids: str) -> dict[str, Result]:
+        """Return the accepted result of each of these calls, once the server has taken all of them."""
+
+        def accepted() -> dict[str, Result]:
+            return {result.call_id: result for result in self.player.results(status=202)}
+
+        await self.player.until(lambda: set(call_ids) <= accepted().keys())
+        return accepted()
+
+    async def posted(self, call_id: str, times: int) -> list[Result]:
+        """Return what was posted for a call, once it was posted so often."""
+        await self.player.until(lambda: len(self.player.results(call_id)) >= times)
+        return self.player.results(call_id)
+
+
+@asynccontextmanager
+async def running(
+    player: WirePlayer, handlers: Handlers, *, store: Store | None = None, **options: Any
+) -> AsyncGenerator[Stage]:
+    """Run a Runtime against a player for the length of a block; `options` are the Runtime's."""
+    store = MemoryStore() if store is None else store
+    options.setdefault("drain_timeout", 1.0)
+    async with player.client() as client, Runtime(client, handlers=handlers, store=store, **options) as runtime:
+        yield Stage(player, runtime, store)
+
+
+@asynccontextmanager
+async def answering(
+    session: PlayedSession, handlers: Handlers, *, store: Store | None = None, **options: Any
+) -> AsyncGenerator[Stage]:
+    """Play one session, attach a Runtime to it, and bound the whole block in time."""
+    with anyio.fail_after(PATIENCE):
+        async with play(session) as player, running(player, handlers, store=store, **options) as stage:
+            await stage.runtime.attach(session.id)
+            yield stage
+
+
+async def rows(store: Store) -> dict[str, CallRecord]:
+    """Open a store that its Runtime has closed, and return its calls by call id."""
+    await store.open()
+    try:
+        return {record.key.call_id: record for record in await store.calls(limit=1000)}
+    finally:
+        await store.aclose()
+
+
+def live_of(runtime: Runtime, session_id: str = "sess_1") -> LiveSession:
+    """Return what the runtime keeps of a followed session."""
+    kernel, _ = runtime._running()
+    return kernel.live[session_id]
+
+
+async def until(live: LiveSession, predicate: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Return once the predicate holds; it is asked again whenever the session's actor did something."""
+    while True:
+        changed = live.changed
+        answer = predicate()
+        if answer is True or (answer is not False and await answer):
+            return
+        await changed.wait()
+
+
+async def until_state(stage: Stage, call_id: str, *states: CallState, session_id: str = "sess_1") -> CallRecord:
+    """Return the row of a call once it is in one of these states in the store."""
+    found: list[CallRecord] = []
+
+    async def there() -> bool:
+        await stage.store.flush()
+        found[:] = [
+            record
+            for record in await stage.store.calls(session_id=session_id, states=states)
+            if record.key.call_id == call_id
+        ]
+        return bool(found)
+
+    await until(live_of(stage.runtime, session_id), there)
+    return found[0]
+
+
+def ref_of(runtime: Runtime, session_id: str = "sess_1") -> SessionRef:
+    """Return a session ref for a session that is followed already."""
+    return SessionRef(runtime, live_of(runtime, session_id))
