@@ -43,18 +43,20 @@ async def test_the_first_result_of_a_pending_call_is_accepted_with_an_empty_202(
 
 
 async def test_a_result_before_registration_is_an_unknown_call_and_fine_afterwards() -> None:
-    async with strict_harness(knobs={"registration_gap": 60.0}) as (harness, client):
-        async with created(client, "wait") as stream:
-            added = await stream.seen("turn.item.added", 2)
-            call_id, turn_id = added.item.call_id, added.turn_id
-            answer = result(call_id, turn_id)
-            expected = (400, "invalid_request_error", f"Unknown pending tool call: {call_id}")
-            assert await refused(client, added.session_id, answer) == expected
-            assert (await client.beta.agents.sessions.retrieve(added.session_id)).required_actions == []
-            harness.clock.advance(60)
-            await stream.seen("requires_action")
-            await post(client, added.session_id, answer)
-            await stream.end()
+    async with (
+        strict_harness(knobs={"registration_gap": 60.0}) as (harness, client),
+        created(client, "wait") as stream,
+    ):
+        added = await stream.seen("turn.item.added", 2)
+        call_id, turn_id = added.item.call_id, added.turn_id
+        answer = result(call_id, turn_id)
+        expected = (400, "invalid_request_error", f"Unknown pending tool call: {call_id}")
+        assert await refused(client, added.session_id, answer) == expected
+        assert (await client.beta.agents.sessions.retrieve(added.session_id)).required_actions == []
+        harness.clock.advance(60)
+        await stream.seen("requires_action")
+        await post(client, added.session_id, answer)
+        await stream.end()
 
 
 async def test_a_call_id_nobody_made_reads_the_same_as_the_race() -> None:
@@ -315,15 +317,17 @@ async def test_the_same_key_with_another_body_is_a_conflict() -> None:
 
 
 async def test_a_refused_request_does_not_use_up_its_key() -> None:
-    async with strict_harness(knobs={"registration_gap": 60.0}) as (harness, client):
-        async with created(client, "wait") as stream:
-            added = await stream.seen("turn.item.added", 2)
-            answer = result(added.item.call_id, added.turn_id)
-            assert (await refused(client, added.session_id, answer, key="k"))[0] == 400
-            harness.clock.advance(60)
-            await stream.seen("requires_action")
-            await post(client, added.session_id, answer, key="k")
-            await stream.end()
+    async with (
+        strict_harness(knobs={"registration_gap": 60.0}) as (harness, client),
+        created(client, "wait") as stream,
+    ):
+        added = await stream.seen("turn.item.added", 2)
+        answer = result(added.item.call_id, added.turn_id)
+        assert (await refused(client, added.session_id, answer, key="k"))[0] == 400
+        harness.clock.advance(60)
+        await stream.seen("requires_action")
+        await post(client, added.session_id, answer, key="k")
+        await stream.end()
 
 
 @pytest.mark.parametrize("key", ["", "k" * 257])
@@ -337,10 +341,9 @@ async def test_the_log_keeps_the_exact_bytes_of_every_result() -> None:
     async with strict_harness() as (harness, client):
         session = await waiting_session(client)
         turn_id = session.required_actions[0].turn_id
-        element = (
-            '{ "type":"agent.session.input.tool_result","call_id" : "call_1", "turn_id":"%s","success":true}' % turn_id
-        )
-        body = ('{"events":[ %s ]}' % element).encode()
+        kind = '"type":"agent.session.input.tool_result"'
+        element = f'{{ {kind},"call_id" : "call_1", "turn_id":"{turn_id}","success":true}}'
+        body = f'{{"events":[ {element} ]}}'.encode()
         await raw(harness, "POST", f"/agents/sessions/{session.id}/events", body)
         entry = harness.log[-1]
         assert entry.body == element

@@ -63,11 +63,14 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One rule: of the occasions `where` names, skip `after`, then do it `times` times."""
+    """One rule: of the occasions `where` names, skip `after`, then do it `times` times.
+
+    `do` and `where` are as in JSON, their keys those of `Do` and `Where`; they are checked when the rule is added.
+    """
 
     on: On
-    do: Do | dict[str, Any]
-    where: Where | dict[str, Any] = {}
+    do: dict[str, Any]
+    where: dict[str, Any] = {}
     after: int = 0
     times: int = 1
 
@@ -246,8 +249,7 @@ def _read(fault: Fault | Mapping[str, Any]) -> _Rule:
         raise ScriptError("faults on webhooks are not supported by this harness")
     try:
         rule = msgspec.convert(fault, Fault) if isinstance(fault, Mapping) else fault
-        do = rule.do if isinstance(rule.do, Do) else msgspec.convert(rule.do, Do)
-        where = rule.where if isinstance(rule.where, Where) else msgspec.convert(rule.where, Where)
+        do, where = msgspec.convert(rule.do, Do), msgspec.convert(rule.where, Where)
     except msgspec.ValidationError as error:
         raise ScriptError(f"bad fault rule: {error}") from error
     kind = _kind(do)

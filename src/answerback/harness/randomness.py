@@ -21,7 +21,9 @@ class Randomness:
         self.boot = boot
         self.choices = random.Random(f"{seed}/{boot}")
         self._counts: dict[str, int] = {}
-        self._padding = "".join(random.Random(f"{seed}/padding").choices(string.ascii_letters + string.digits, k=64))
+        # Padding is drawn per frame and reader, in an order that is the scheduler's; so it has a source of its own.
+        self._lengths = random.Random(f"{seed}/padding")
+        self._padding = "".join(self._lengths.choices(string.ascii_letters + string.digits, k=64))
 
     def __repr__(self) -> str:
         return f"<Randomness seed {self.seed}, boot {self.boot}, {sum(self._counts.values())} ids>"
@@ -50,7 +52,7 @@ class Randomness:
 
     def padding(self) -> str:
         """Return 1 to 48 alphanumeric characters, the `obfuscation` of a frame."""
-        return self._padding[: self.choices.randint(1, 48)]
+        return self._padding[: self._lengths.randint(1, 48)]
 
     def chance(self) -> bool:
         """Toss a coin."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -16,6 +17,8 @@ from answerback.harness.faults import Do, FaultRules
 from answerback.harness.frames import Frame
 from answerback.harness.randomness import Randomness
 from answerback.harness.state import SessionState
+
+logger = logging.getLogger("answerback.harness.stream")
 
 COMMENT = b": keep-alive\n\n"
 CREATION_ENDS = frozenset({"agent.session.idle", "agent.session.failed"})
@@ -178,12 +181,15 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch, receive, tasks.cancel_scope)
-                with anyio.CancelScope() as self._subscriber.scope:
-                    await self._pump(scope, send)
-                if self._subscriber.overflowed:
-                    self._break(scope)
-                if not self._broken:
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                try:
+                    with anyio.CancelScope() as self._subscriber.scope:
+                        await self._pump(scope, send)
+                    if self._subscriber.overflowed:
+                        self._break(scope)
+                    if not self._broken:
+                        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                except OSError:
+                    logger.debug("the reader went away", extra={"session_id": self._session.id})
                 tasks.cancel_scope.cancel()
         finally:
             self._hub.remove(self._subscriber)
