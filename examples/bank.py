@@ -25,7 +25,7 @@ class Refund:
 
 
 class Bank:
-    """Pays refunds, each of which takes `seconds`."""
+    """Pays refunds. A request travels `seconds` to the bank, and its answer as long back."""
 
     def __init__(self, ledger: str | Path, *, seconds: float = 0.2) -> None:
         self._ledger = Path(ledger)
@@ -36,7 +36,9 @@ class Bank:
         """Pay, and return the refund's id."""
         await anyio.sleep(self._seconds)
         async with self._till:
-            return await anyio.to_thread.run_sync(self._write, order_id, cents, idempotency_key)
+            refund = await anyio.to_thread.run_sync(self._write, order_id, cents, idempotency_key)
+        await anyio.sleep(self._seconds)
+        return refund
 
     async def find(self, idempotency_key: str) -> Refund | None:
         """Return the refund that was paid under this key, if there is one."""
