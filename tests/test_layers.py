@@ -22,14 +22,14 @@ ARROWS: Mapping[str, frozenset[str]] = {
         "programs": "errors",
         "harness": "wire programs errors",
         "actors": "handlers store wire",
-        "decisions": "actors handlers store wire",
-        "detached": "",
+        "names": "model errors",
+        "decisions": "names actors handlers store wire",
         "sessions": "actors handlers store wire",
-        "runtime": "sessions decisions detached actors handlers store wire",
+        "runtime": "sessions decisions names actors handlers store wire",
         "app": "runtime",
         "console": "runtime",
         "testing": "harness store handlers",
-        "daemon": "console harness runtime app store programs decisions",
+        "daemon": "console harness runtime app store programs decisions names",
         "__main__": "daemon",
     }.items()
 }

@@ -7,27 +7,13 @@ from typing import Any
 
 from answerback.actors.journal import encode
 from answerback.actors.resolve import verdict_outcome
-from answerback.errors import DecisionError, UnknownCallError
+from answerback.errors import DecisionError
 from answerback.handlers import outcome as texts
 from answerback.handlers.policy import NotHappened, Verdict
 from answerback.handlers.tool import Tool
 from answerback.model import CallRecord, CallState
+from answerback.names import find_call
 from answerback.store.base import Store, UpdateCall
-
-
-async def find_call(store: Store, call: str) -> CallRecord:
-    """Return the call a public id (any unique prefix) or a call_id names.
-
-    Raises:
-        UnknownCallError: no call, or several, have that name.
-    """
-    found = await store.find_calls(call)
-    if not found:
-        raise UnknownCallError(f"no call has the id {call!r}; `answerback calls` lists them")
-    if len(found) > 1:
-        names = ", ".join(record.public_id[:12] for record in found)
-        raise UnknownCallError(f"{call!r} names several calls: {names}; give more of the id")
-    return found[0]
 
 
 async def decide(
@@ -39,7 +25,7 @@ async def decide(
     outcome is unknown. Whoever follows the session does the rest.
 
     Raises:
-        UnknownCallError: see `find_call`.
+        UnknownCallError: no call, or several, have this name.
         DecisionError: the call is not waiting for a decision (any more).
     """
     await store.flush()

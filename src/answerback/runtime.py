@@ -22,13 +22,14 @@ from answerback.actors.messages import ReadAgain
 from answerback.actors.opening import Opener
 from answerback.actors.session import ActorSettings
 from answerback.actors.status import RuntimeStatus, status_of
-from answerback.decisions import decide, find_call
+from answerback.decisions import decide
 from answerback.errors import ApiError, ConfigurationError, RuntimeStateError, SessionError
 from answerback.handlers.detached import Detached, Raised
 from answerback.handlers.execute import Executor
 from answerback.handlers.policy import Verdict
 from answerback.handlers.registry import Handlers
 from answerback.model import CallRecord, CallState, OnInterrupted, SessionRecord
+from answerback.names import find_call
 from answerback.sessions import SessionRef, not_running
 from answerback.store.base import Store, UpdateSession
 
@@ -101,7 +102,7 @@ class Runtime:
         for name, seconds in (("stream_idle_timeout", stream_idle_timeout), ("poll_interval", poll_interval)):
             if not seconds > 0:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, not {seconds}")
-        self.store = store
+        self._store = store
         self._handlers = handlers
         self._clients = Clients(client, stream_client, max_streams=max_streams)
         self._drain_timeout = drain_timeout
@@ -130,14 +131,14 @@ class Runtime:
 
     def __repr__(self) -> str:
         state = "running" if self._kernel is not None else "not running"
-        return f"<Runtime {state}, {len(self._handlers)} tools, {self.store!r}>"
+        return f"<Runtime {state}, {len(self._handlers)} tools, {self._store!r}>"
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if self._kernel is not None or self._drained:
             raise RuntimeStateError("a Runtime runs once; make a new one for another `async with`")
-        await self.store.open()
+        await self._store.open()
         executor = Executor(
             threads=self._sync_threads,
             cancel_grace=self._settings.calls.cancel_grace,
@@ -145,7 +146,7 @@ class Runtime:
             on_exception=self._handlers.on_exception,
         )
         kernel = Kernel(
-            store=self.store,
+            store=self._store,
             api=self._api,
             handlers=self._handlers,
             executor=executor,
@@ -154,7 +155,7 @@ class Runtime:
             rng=self._rng,
             deps=self._deps,
         )
-        self._opener = Opener(store=self.store, api=self._api, handlers=self._handlers, rng=self._rng, now=self.now)
+        self._opener = Opener(store=self._store, api=self._api, handlers=self._handlers, rng=self._rng, now=self.now)
         self._kernel = kernel
         # In a task of its own: no cancel scope or timeout of the caller may tear a handler from its outcome.
         self._task = Detached(
@@ -171,7 +172,7 @@ class Runtime:
 
     async def _resume(self, kernel: Kernel) -> None:
         """Follow what an earlier process left open."""
-        for record in await self.store.unfinished_sessions():
+        for record in await self._store.unfinished_sessions():
             if record.session_id is not None:
                 kernel.follow(record)
 
@@ -216,7 +217,7 @@ class Runtime:
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self.store.aclose()
+            await self._store.aclose()
             await self._clients.aclose()
 
     # --- sessions -----------------------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ class Runtime:
             return
         kernel.supervisor.stop(session_id)
         changes = {"state": "detached", "updated_at": self.now()}
-        await self.store.write(UpdateSession(local_id=live.record.local_id, changes=changes)).committed()
+        await self._store.write(UpdateSession(local_id=live.record.local_id, changes=changes)).committed()
         live.record = msgspec.structs.replace(live.record, **changes)
         live.notify()
         del kernel.live[session_id]
@@ -285,8 +286,8 @@ class Runtime:
         self, *, session_id: str | None = None, states: Sequence[CallState] | None = None, limit: int = 100
     ) -> list[CallRecord]:
         """Return rows of the journal, newest first."""
-        await self.store.flush()
-        return await self.store.calls(session_id=session_id, states=states, limit=limit)
+        await self._store.flush()
+        return await self._store.calls(session_id=session_id, states=states, limit=limit)
 
     async def decide(self, call: str, verdict: Verdict[Any]) -> CallRecord:
         """Decide a call whose outcome is unknown; see `answerback.decisions`.
@@ -296,9 +297,9 @@ class Runtime:
             verdict: `Happened(output)`, `Failed(text)`, `NotHappened()` (the handler runs) or `Unknown()`.
         """
         kernel, _ = self._running()
-        await self.store.flush()
-        found = await find_call(self.store, call)
-        record = await decide(self.store, found.public_id, verdict, tool=self._handlers.get(found.name))
+        await self._store.flush()
+        found = await find_call(self._store, call)
+        record = await decide(self._store, found.public_id, verdict, tool=self._handlers.get(found.name))
         live = kernel.live.get(record.key.session_id)
         if live is not None:
             await live.journal.refresh([record.key])
@@ -312,6 +313,11 @@ class Runtime:
         """Return what is going on, from memory."""
         kernel, _ = self._running()
         return status_of(kernel)
+
+    @property
+    def store(self) -> Store:
+        """The journal this runtime keeps."""
+        return self._store
 
     # --- for session refs ---------------------------------------------------------------------------------------------
 

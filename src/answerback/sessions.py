@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from answerback.actors.api import AgentsApi
 from answerback.actors.live import LiveSession
 from answerback.actors.messages import OutboxChanged, ReadAgain
 from answerback.actors.turns import TurnResult, newest_root, result_of
 from answerback.errors import ConfigurationError, InputRefusedError, RuntimeStateError, SessionError
 from answerback.model import InputRecord
-from answerback.store.base import PutInput
+from answerback.store.base import PutInput, Store
 from answerback.wire import inputs
 from answerback.wire.events import Event
 
-if TYPE_CHECKING:
-    from answerback.runtime import Runtime
+ResultT = TypeVar("ResultT")
+
+
+class SessionHost(Protocol):
+    """What a session ref asks of the runtime it came from."""
+
+    @property
+    def store(self) -> Store:
+        """The journal."""
+        ...
+
+    def now(self) -> int:
+        """Return the wall clock in microseconds."""
+        ...
+
+    def check_running(self) -> None:
+        """Raise when nothing can be asked of the runtime any more."""
+        ...
+
+    async def read(self, request: Callable[[AgentsApi], Awaitable[ResultT]]) -> ResultT:
+        """Perform a GET, trying again while it fails in passing."""
+        ...
+
+    async def post(self, session_id: str, body: bytes, *, key: str) -> None:
+        """Perform a POST of inputs until the answer is definite."""
+        ...
+
+    async def detach(self, session_id: str) -> None:
+        """Stop following a session."""
+        ...
 
 
 class SessionRef:
@@ -33,7 +62,7 @@ class SessionRef:
         id: the session's id.
     """
 
-    def __init__(self, runtime: Runtime, live: LiveSession) -> None:
+    def __init__(self, runtime: SessionHost, live: LiveSession) -> None:
         self.id = live.session_id
         self._runtime = runtime
         self._live = live

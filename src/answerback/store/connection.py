@@ -102,13 +102,19 @@ class _AioConnection:
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
         opened: list[RawConnection] = []
+        refused: list[Exception] = []
 
         def connector() -> sqlite3.Connection:
+            # A connector that raises would leave aiosqlite's thread speaking to a loop that may be closed by then: it
+            # stops that thread without waiting. A stand-in is closed as any connection is, and that is waited for.
             try:
                 opened.append(opener())
-                return opened[0]
+            except Exception as error:  # noqa: BLE001 - raised below, in the caller's task
+                refused.append(error)
+                opened.append(sqlite3.connect(":memory:", factory=RawConnection))
             finally:
                 loop.call_soon_threadsafe(over.set_result, None)
+            return opened[0]
 
         database = await _daemonic(connector)
         try:
@@ -118,6 +124,9 @@ class _AioConnection:
             for raw in opened:
                 raw.close()
             raise
+        if refused:
+            await database.close()
+            raise refused[0]
         return cls(database, opened[0], interrupted)
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:

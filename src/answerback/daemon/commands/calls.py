@@ -11,10 +11,10 @@ import click
 
 from answerback.daemon.exits import NEEDS_A_PERSON
 from answerback.daemon.journal import read
-from answerback.daemon.names import short_ids
 from answerback.daemon.options import json_option, store_option
 from answerback.daemon.output import call_facts, print_json, print_table
 from answerback.model import OPEN_STATES, CallState
+from answerback.names import short_ids
 from answerback.store.reader import SQLiteReader
 
 _STATES = ("open", *(state.value for state in CallState))

@@ -10,10 +10,10 @@ import anyio
 import click
 
 from answerback.daemon.journal import read
-from answerback.daemon.names import find_call, short_ids
 from answerback.daemon.options import json_option, store_option
 from answerback.daemon.output import call_facts, print_json
 from answerback.errors import StoreLockedError
+from answerback.names import find_call, short_ids
 from answerback.store.reader import SQLiteReader, lock_owner
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from answerback.daemon.journal import read
-from answerback.daemon.names import find_call, short_ids
 from answerback.daemon.options import json_option, store_option, values_option
 from answerback.daemon.output import (
     call_facts,
@@ -22,6 +21,7 @@ from answerback.daemon.output import (
     transition_facts,
 )
 from answerback.model import SessionRecord
+from answerback.names import find_call, short_ids
 from answerback.store.reader import SQLiteReader
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from answerback.daemon.names import SHORTEST_ID, find_call, short_ids
 from answerback.errors import UnknownCallError
 from answerback.model import CallKey, CallRecord
+from answerback.names import SHORTEST_ID, find_call, short_ids
 
 
 class _Named(CallRecord, frozen=True, kw_only=True):
