@@ -24,7 +24,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     effects: Effects = "once"
     attempts: int = 1
-    """How many process deaths a call may survive before it is answered as poisonous."""
+    """How many process deaths make a call poisonous: it is answered then instead of being started once more."""
     version: str = ""
     """The handler's version; an `idempotent` call is only repeated by the code that began it."""
 
@@ -244,11 +244,12 @@ def _submitted(entry: Entry, reading: Reading, context: Context) -> list[Decisio
     if record.submit_status != "accepted":
         return [Submit(record.key)]
     # A frame may have been written before the server took the result; a GET sent afterwards may not.
-    lost_at = (record.submitted_at or 0) + SUBMIT_GRACE
     if not _absence_counts(reading, entry):
         return []
-    if context.now < lost_at:
-        return [LookAgain("accepted result still listed", at=lost_at)]
+    accepted_at = record.submitted_at or 0
+    # A clock that was set back must not stretch the grace to hours: then it is over at once, which costs one repeat.
+    if 0 <= context.now - accepted_at < SUBMIT_GRACE:
+        return [LookAgain("accepted result still listed", at=accepted_at + SUBMIT_GRACE)]
     return [Submit(record.key, again=True)]
 
 
@@ -256,7 +257,8 @@ def _closed_but_required(entry: Entry, reading: Reading) -> list[Decision]:
     """Decide about a closed call that is listed: an old frame, or a server that lost what it had accepted."""
     record = entry.record
     if not _absence_counts(reading, entry):
-        return [LookAgain("a closed call is listed")] if reading.sent_at is None else []
+        # Also for a GET that is older than the row: after a restart nothing else would bring a newer one soon.
+        return [LookAgain("a closed call is listed")]
     if record.payload is not None:
         return [Submit(record.key, again=record.submit_status == "accepted" or record.state is CallState.ACKED)]
     if record.state is CallState.OBSOLETE_UNKNOWN:
@@ -268,9 +270,11 @@ def _not_required(entry: Entry, context: Context) -> list[Decision]:
     """Decide about an open call that a fresh GET does not list."""
     record = entry.record
     key = record.key
-    if record.is_async and (key in context.running or record.state is CallState.FINISHED):
+    if record.is_async and key in context.running:
+        return []
+    if record.is_async and _unsent(record):
         # The result of an `async` function is wanted although the session does not wait for it.
-        return [] if key in context.running else [Submit(key)]
+        return [Submit(key)]
     if key in context.running and record.state in {CallState.REQUESTED, CallState.STARTED}:
         return [Cancel(key)]
     match record.state:
@@ -286,3 +290,8 @@ def _not_required(entry: Entry, context: Context) -> list[Decision]:
             return [Settle(key)]
         case _:
             return []
+
+
+def _unsent(record: CallRecord) -> bool:
+    """Whether there is a result and no answer says that the server has it."""
+    return record.state in {CallState.FINISHED, CallState.SUBMITTED} and record.submit_status != "accepted"

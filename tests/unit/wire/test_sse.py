@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -188,8 +188,7 @@ class _Counted(bytes):
         return self._counted(super().removeprefix(prefix))
 
     def __getitem__(self, index: Any) -> Any:
-        part: bytes = super().__getitem__(index)
-        return self._counted(part)
+        return self._counted(cast("bytes", bytes(self)[index]))
 
     def __add__(self, other: Any) -> _Counted:
         return self._counted(super().__add__(other))
