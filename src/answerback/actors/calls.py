@@ -24,7 +24,7 @@ from answerback.handlers import outcome as texts
 from answerback.handlers.arguments import BoundArguments
 from answerback.handlers.context import ToolContext
 from answerback.handlers.execute import Execution, Executor, Interrupted, RetryRequest
-from answerback.handlers.policy import Retry
+from answerback.handlers.policy import Retry, Verdict
 from answerback.handlers.registry import Handlers
 from answerback.handlers.tool import Tool
 from answerback.model import CallKey, CallRecord, CallState, OnInterrupted, Outcome, SessionPowers
@@ -35,6 +35,8 @@ logger = logging.getLogger("answerback.calls")
 AnyTool = Tool[..., Any]
 STARTABLE = (CallState.REQUESTED,)
 RESTARTABLE = (CallState.STARTED, CallState.INDETERMINATE)
+HOOK_TIMEOUT = 60.0
+"""Seconds one question to a verify hook may take before it counts as Unknown."""
 UNFINISHED = (CallState.STARTED, CallState.INDETERMINATE)
 
 
@@ -133,9 +135,19 @@ class CallRunner:
         return self._handlers.get(name)
 
     @property
-    def executor(self) -> Executor:
-        """Where bodies and verify hooks run."""
-        return self._executor
+    def on_interrupted(self) -> OnInterrupted:
+        """The policy of tools that have none of their own."""
+        return self.settings.on_interrupted
+
+    @property
+    def hold_deadline(self) -> float:
+        """Seconds a call may stay undecided."""
+        return self.settings.hold_deadline
+
+    async def ask(self, tool: AnyTool, bound: BoundArguments, record: CallRecord) -> Verdict[Any]:
+        """Ask a tool's verify hook what an interrupted call did."""
+        context = self._context(record, await self._store.checkpoints(record.key))
+        return await self._executor.ask(tool, bound, context, timeout=HOOK_TIMEOUT)
 
     def now(self) -> int:
         """Return the wall clock in microseconds."""
@@ -196,7 +208,7 @@ class CallRunner:
     async def _attempt(self, job: Job, tool: AnyTool, bound: BoundArguments, *, crashed: bool) -> bool:
         """Wait for a slot and run one attempt; return False when another one is to follow."""
         record = self._record(job)
-        async with Queue(self.limiters(tool, record, crashed=crashed)) as queue:
+        async with Queue(self._limiters(tool, record, crashed=crashed)) as queue:
             entered = await job.until_interrupted(
                 lambda: queue.enter(not_before=record.next_at, until=self._until(job, tool, record), now=self._now)
             )
@@ -242,7 +254,7 @@ class CallRunner:
             job.journal.move(job.key, CallState.REQUESTED, reason="stopped before the handler was entered")
             self._withdraw(job)
             return True
-        context = self.context(record, await self.checkpoints(job.key) if record.attempt > 1 else {})
+        context = self._context(record, await self._store.checkpoints(job.key) if record.attempt > 1 else {})
         execution = self._executor.start(tool, bound, context)
         job.entered = True
         try:
@@ -365,7 +377,7 @@ class CallRunner:
             raise LookupError(f"call {job.key} left the journal while it ran")
         return record
 
-    def context(self, record: CallRecord, checkpoints: dict[str, bytes]) -> ToolContext[Any]:
+    def _context(self, record: CallRecord, checkpoints: dict[str, bytes]) -> ToolContext[Any]:
         """Build what a handler or a verify hook sees of its call."""
         deadline = datetime.fromtimestamp(record.deadline / 1e6, UTC) if record.deadline is not None else None
         return ToolContext(
@@ -379,11 +391,7 @@ class CallRunner:
             checkpoints={name: msgspec.json.decode(value) for name, value in checkpoints.items()},
         )
 
-    async def checkpoints(self, key: CallKey) -> dict[str, bytes]:
-        """Read what earlier attempts of a call left."""
-        return await self._store.checkpoints(key)
-
-    def limiters(self, tool: AnyTool, record: CallRecord, *, crashed: bool) -> list[anyio.CapacityLimiter]:
+    def _limiters(self, tool: AnyTool, record: CallRecord, *, crashed: bool) -> list[anyio.CapacityLimiter]:
         """Return what a call must get a place in, in the order to take them: rarest last would starve the others."""
         chosen: list[anyio.CapacityLimiter] = []
         if crashed or record.crash_count:

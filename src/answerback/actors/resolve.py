@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from answerback.actors.backoff import Backoff
 from answerback.actors.job import Job, log_ids
@@ -18,21 +18,45 @@ from answerback.handlers import outcome as texts
 from answerback.handlers.arguments import BoundArguments
 from answerback.handlers.policy import Failed, Happened, NotHappened, Unknown, Verdict
 from answerback.handlers.tool import Tool
-from answerback.model import CallRecord, CallState, Outcome
-
-if TYPE_CHECKING:
-    from answerback.actors.calls import CallRunner
+from answerback.model import CallRecord, CallState, OnInterrupted, Outcome
 
 logger = logging.getLogger("answerback.resolve")
 
-HOOK_TIMEOUT = 60.0
-"""Seconds one question to a verify hook may take before it counts as Unknown."""
+
+class Questions(Protocol):
+    """What a resolver needs of the runner whose calls it decides."""
+
+    @property
+    def on_interrupted(self) -> OnInterrupted:
+        """The policy of tools that have none of their own."""
+        ...
+
+    @property
+    def hold_deadline(self) -> float:
+        """Seconds a call may stay undecided."""
+        ...
+
+    def now(self) -> int:
+        """Return the wall clock in microseconds."""
+        ...
+
+    def tool(self, name: str) -> Tool[..., Any] | None:
+        """Return the tool behind a name."""
+        ...
+
+    async def ask(self, tool: Tool[..., Any], bound: BoundArguments, record: CallRecord) -> Verdict[Any]:
+        """Ask the tool's verify hook once."""
+        ...
+
+    async def hold(self, job: Job, until: int) -> bool:
+        """Wait for a decision; return True when one came (or the wait was interrupted) before `until`."""
+        ...
 
 
 class Resolver:
     """Resolves INDETERMINATE calls and overdue `once` calls, inside the task of the call."""
 
-    def __init__(self, runner: CallRunner) -> None:
+    def __init__(self, runner: Questions) -> None:
         self._runner = runner
         self._backoff = Backoff(initial=1.0, maximum=30.0)
         self._rng = random.Random()
@@ -46,7 +70,7 @@ class Resolver:
         if record is None or record.state is not CallState.INDETERMINATE:
             return False
         tool = self._runner.tool(record.name)
-        policy = (tool.on_interrupted if tool else None) or self._runner.settings.on_interrupted
+        policy = (tool.on_interrupted if tool else None) or self._runner.on_interrupted
         bound = _bind(tool, record)
         asks = tool is not None and bound is not None and tool.has_verify
         until = self._hold(job, record, announce=policy == "hold")
@@ -80,7 +104,7 @@ class Resolver:
 
     async def overdue(self, job: Job, tool: Tool[..., Any], bound: BoundArguments, record: CallRecord) -> None:
         """Answer a `once` call that ran out of time: its hook first, the honest "unknown" if that knows nothing."""
-        until = self._runner.now() + int(self._runner.settings.hold_deadline * 1e6)
+        until = self._runner.now() + int(self._runner.hold_deadline * 1e6)
         verdict = await self._ask_until(job, tool, bound, record, until)
         if job.interrupted or job.decided.is_set():
             return
@@ -101,7 +125,7 @@ class Resolver:
         """Note until when the call may stay undecided, and print the way out once."""
         until = record.hold_until
         if until is None:
-            until = self._runner.now() + int(self._runner.settings.hold_deadline * 1e6)
+            until = self._runner.now() + int(self._runner.hold_deadline * 1e6)
             job.journal.move(job.key, CallState.INDETERMINATE, hold_until=until)
         if announce:
             logger.warning(
@@ -122,8 +146,7 @@ class Resolver:
         while True:
             if await self._runner.hold(job, ask_at):
                 return Unknown()
-            context = self._runner.context(record, await self._runner.checkpoints(record.key))
-            verdict = await self._runner.executor.ask(tool, bound, context, timeout=HOOK_TIMEOUT)
+            verdict = await self._runner.ask(tool, bound, record)
             asked += 1
             if not isinstance(verdict, Unknown):
                 return verdict
