@@ -15,12 +15,11 @@ import msgspec
 
 from answerback.actors.api import AgentsApi, OpenAIAgentsApi
 from answerback.actors.backoff import Backoff
-from answerback.actors.calls import CallSettings
 from answerback.actors.clients import Clients
-from answerback.actors.kernel import DrainReport, Kernel, KernelSettings
+from answerback.actors.kernel import DrainReport, Kernel
 from answerback.actors.messages import ReadAgain
 from answerback.actors.opening import Opener
-from answerback.actors.session import ActorSettings
+from answerback.actors.settings import ActorSettings, CallSettings, KernelSettings
 from answerback.actors.status import RuntimeStatus, status_of
 from answerback.decisions import decide
 from answerback.errors import ApiError, ConfigurationError, RuntimeStateError, SessionError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 import msgspec
@@ -19,6 +19,7 @@ from answerback.actors.job import Job, Queue, log_ids
 from answerback.actors.journal import Checkpoints, Journal
 from answerback.actors.messages import CallFinished
 from answerback.actors.resolve import Resolver
+from answerback.actors.settings import CallSettings
 from answerback.errors import ArgumentsError, StoreError
 from answerback.handlers import outcome as texts
 from answerback.handlers.arguments import BoundArguments
@@ -38,16 +39,6 @@ RESTARTABLE = (CallState.STARTED, CallState.INDETERMINATE)
 HOOK_TIMEOUT = 60.0
 """Seconds one question to a verify hook may take before it counts as Unknown."""
 UNFINISHED = (CallState.STARTED, CallState.INDETERMINATE)
-
-
-class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runtime decides for all its calls. Times are seconds."""
-
-    max_concurrency: int = 100
-    cancel_grace: float = 2.0
-    hold_deadline: float = 600.0
-    on_interrupted: OnInterrupted = "tell_model"
-    unhandled: Literal["answer", "hold"] = "answer"
 
 
 class CallRunner:

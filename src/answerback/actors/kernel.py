@@ -15,11 +15,12 @@ import anyio
 import msgspec
 
 from answerback.actors.api import AgentsApi
-from answerback.actors.calls import CallRunner, CallSettings
+from answerback.actors.calls import CallRunner
 from answerback.actors.journal import Journal
 from answerback.actors.live import LiveSession
-from answerback.actors.session import ActorSettings, Shared
+from answerback.actors.session import Shared
 from answerback.actors.session_state import SessionState
+from answerback.actors.settings import KernelSettings
 from answerback.actors.supervisor import Supervisor
 from answerback.errors import StoreError
 from answerback.handlers.arguments import canonical_hash
@@ -35,18 +36,6 @@ POSTS_IN_FLIGHT = 8
 """POSTs a process may have in flight; more only queue in the connection pool."""
 POLL_STEP = 0.02
 """Seconds between looks at what a drain waits for."""
-
-
-class KernelSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a Runtime decides. Times are seconds."""
-
-    calls: CallSettings
-    actors: ActorSettings
-    sync_threads: int = 32
-    restart_limit: int = 5
-    restart_period: float = 60.0
-    submit_grace: float = 5.0
-    max_streams: int | None = None
 
 
 class DrainReport(msgspec.Struct, frozen=True, kw_only=True):

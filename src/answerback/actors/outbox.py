@@ -129,6 +129,10 @@ class Outbox:
         self._live.inputs = {entry.key: entry for entry in stored}
         if stored:
             self._live.note(stored[-1])
+        # Whoever waits, and the match with turns, went without them until now.
+        if self._live.awaiting:
+            self._live.mailbox.tell(ReadAgain("open inputs were read"))
+        self._live.notify()
 
     def _update(self, entry: InputRecord, *, lazy: bool = True, **changes: Any) -> tuple[Receipt, InputRecord]:
         changes["updated_at"] = self._now()

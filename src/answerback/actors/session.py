@@ -36,6 +36,7 @@ from answerback.actors.messages import (
     TurnsChanged,
 )
 from answerback.actors.outbox import Outbox
+from answerback.actors.settings import ActorSettings
 from answerback.actors.settle import settled_as
 from answerback.actors.stream import StreamFollower
 from answerback.actors.submit import Submitter
@@ -44,13 +45,6 @@ from answerback.model import CallKey, CallRecord, CallState, Outcome
 from answerback.store.base import Store, UpdateSession
 
 logger = logging.getLogger("answerback.session")
-
-
-class ActorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runtime decides for all its sessions. Times are seconds."""
-
-    stream_idle_timeout: float = 60.0
-    poll_interval: float = 45.0
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):

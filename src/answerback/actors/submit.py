@@ -30,6 +30,8 @@ MAX_BYTES = 512 * 1024
 """Bytes of results in one POST of several; a larger result travels alone."""
 RACE_PAUSES = (0.1, 0.3, 0.6)
 """Seconds between tries while the server may not have registered the call yet; the official client waits the same."""
+REFUSED = frozenset({400, 413, 422})
+"""Statuses that speak of the result itself. Others (a proxy's 407, a 402) must never cost a result its bytes."""
 SENDABLE = frozenset({CallState.FINISHED, CallState.SUBMITTED})
 
 
@@ -56,17 +58,15 @@ def interpret(error: ApiError | None, *, members: int, call_id: str) -> Answer:
     if error is None:
         return Answer.ACCEPTED
     status = error.status
-    if status is None or status in {408, 425, 429} or status >= 500:
+    if status is None or status in {408, 425, 429} or status >= 500 or error.retry_after is not None:
         return Answer.WAIT
     if status in {401, 403}:
         return Answer.FORBIDDEN
     if members > 1:
         return Answer.SPLIT
-    if status in {404, 409}:
-        return Answer.READ
     if status == 400 and str(error) == f"Unknown pending tool call: {call_id}":
         return Answer.RACE
-    return Answer.SUBSTITUTE
+    return Answer.SUBSTITUTE if status in REFUSED else Answer.READ
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -184,11 +184,14 @@ class Submitter:
             await self._changed.wait()
 
     async def _send(self, batch: Batch) -> None:
-        records = [record for key in batch.members if (record := self._journal.get(key)) is not None]
-        body = inputs.body(record.payload or b"" for record in records)
-        key = inputs.results_key((r.key.session_id, r.key.turn_id, r.key.call_id, r.submit_epoch) for r in records)
         error: ApiError | None = None
         async with self._gate:
+            if not all(self._sendable(member) for member in batch.members):
+                # Closed while it waited for a connection: nothing is sent for it, the rest becomes a batch of its own.
+                return
+            records = [record for member in batch.members if (record := self._journal.get(member)) is not None]
+            body = inputs.body(record.payload or b"" for record in records)
+            key = inputs.results_key((r.key.session_id, r.key.turn_id, r.key.call_id, r.submit_epoch) for r in records)
             for record in records:
                 self._journal.touch(record.key)
             self.posts += 1
@@ -197,7 +200,7 @@ class Submitter:
             except ApiError as refused:
                 error = refused
         self._batches.remove(batch)
-        answer = interpret(error, members=len(records), call_id=batch.members[0].call_id)
+        answer = interpret(error, members=len(batch.members), call_id=batch.members[0].call_id)
         if error is not None:
             logger.info(
                 "results not accepted: HTTP %s, %s",
@@ -215,7 +218,8 @@ class Submitter:
                 self._batches += [Batch((member,)) for member in batch.members]
             case Answer.WAIT:
                 self._mark(batch, "ambiguous")
-                self._again(batch, error.retry_after if error else None)
+                # `Retry-After: 0` says nothing; our own pause keeps it from becoming a storm.
+                self._again(batch, (error.retry_after or None) if error else None)
             case Answer.RACE if batch.tries < len(RACE_PAUSES):
                 self._again(batch, RACE_PAUSES[batch.tries])
             case Answer.RACE | Answer.READ:
@@ -245,9 +249,11 @@ class Submitter:
     async def _substitute(self, batch: Batch, error: ApiError | None) -> None:
         """Keep and send one replacement; when that is refused too, leave the call visible and try it slowly."""
         (key,) = batch.members
-        record = self._journal.get(key)
-        assert record is not None
         assert error is not None
+        record = self._journal.get(key)
+        if record is None or record.state not in SENDABLE:
+            # Closed while the POST was in flight: there is nothing left to replace.
+            return
         logger.error(
             "the API refused a result (HTTP %s, %s)%s",
             error.status,
@@ -259,5 +265,7 @@ class Submitter:
             self._again(batch, self._backoff.maximum)
             return
         receipt = self._journal.substitute(key, self._refused_text(record, error), f"HTTP {error.status} {error.code}")
-        await receipt.committed()
+        (count,) = await receipt.committed()
+        if count != 1:
+            await self._journal.refresh([key])
         self.add(key)

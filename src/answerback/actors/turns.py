@@ -90,7 +90,8 @@ def match_input(
     Args:
         entry: the input, with the baseline noted before it was posted.
         turns: root and other turns, newest first.
-        user_texts: texts of the user items of the baseline turn, when it was open (a steer leaves its text there).
+        user_texts: texts of the user items, oldest first, of the turns that the input may have steered: the baseline
+            turn, when it was open, and newer turns that earlier inputs began. A steer leaves its text there.
         claimed: turn id → key of the earlier input it belongs to.
     """
     roots = [turn for turn in turns if turn.subagent_id is None]
@@ -103,11 +104,15 @@ def match_input(
         if turn.id == entry.baseline_turn:
             break
         newer.append(turn)
+    text = text_of(entry.element)
     baseline = by_id.get(entry.baseline_turn or "")
-    if entry.baseline_open and baseline is not None and text_of(entry.element) in user_texts.get(baseline.id, ()):
+    if entry.baseline_open and baseline is not None and text in user_texts.get(baseline.id, ()):
         return Match(baseline.id, baseline.over)
     for turn in reversed(newer):
         if claimed.get(turn.id, entry.key) == entry.key:
+            return Match(turn.id, turn.over)
+        # An earlier input began it, and this one may have steered it: then its text follows the one that began it.
+        if text in user_texts.get(turn.id, ())[1:]:
             return Match(turn.id, turn.over)
     return None
 
