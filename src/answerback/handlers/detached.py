@@ -71,7 +71,7 @@ class Detached(Generic[T]):
         self._ending: Ending[T] | None = None
         self._cancelled = False
         self._leash = _Leash(body)
-        self._task = _spawn(self._main, context, name)
+        self._task = _spawn(self._main, self._never_entered, context, name)
 
     def __repr__(self) -> str:
         state = "done" if self.done else "cancelled, running" if self._cancelled else "running"
@@ -112,6 +112,10 @@ class Detached(Generic[T]):
 
     async def _main(self) -> None:
         ending: Ending[T]
+        if self._cancelled:
+            # Cancelled before its first step: the body is not entered at all.
+            self._end(Cancelled())
+            return
         try:
             ending = Returned(await self._leash)
         except _LetGo:
@@ -119,6 +123,10 @@ class Detached(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - nothing a handler raises may leave its task
             ending = Cancelled() if self._task.was_cancelled(error) else Raised(error)
         self._end(ending)
+
+    def _never_entered(self) -> None:
+        if self._ending is None:
+            self._end(Cancelled())
 
     def _end(self, ending: Ending[T]) -> None:
         if self._finish is not None:
@@ -187,16 +195,29 @@ class _Task(Protocol):
         ...
 
 
-def _spawn(main: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context, name: str) -> _Task:
+def _spawn(
+    main: Callable[[], Coroutine[Any, Any, None]],
+    never_entered: Callable[[], None],
+    context: contextvars.Context,
+    name: str,
+) -> _Task:
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_task():
         return _TrioTask(trio, main, context, name)
-    return _AsyncioTask(main, context, name)
+    return _AsyncioTask(main, never_entered, context, name)
 
 
 class _AsyncioTask:
-    def __init__(self, main: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context, name: str) -> None:
+    def __init__(
+        self,
+        main: Callable[[], Coroutine[Any, Any, None]],
+        never_entered: Callable[[], None],
+        context: contextvars.Context,
+        name: str,
+    ) -> None:
         self._task = asyncio.get_running_loop().create_task(main(), context=context, name=name)
+        # asyncio ends a task cancelled before its first step without running a line of it.
+        self._task.add_done_callback(lambda _: never_entered())
 
     def cancel(self) -> None:
         self._task.cancel()

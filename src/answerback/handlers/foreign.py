@@ -20,6 +20,7 @@ from answerback.handlers.context import ToolContext
 from answerback.handlers.tool import Tool
 
 _AGENTS_SHAPE = ("name", "description", "params_json_schema", "on_invoke_tool", "strict_json_schema", "is_enabled")
+_MODEL = "_model"
 
 
 def from_foreign(foreign: object, options: Mapping[str, Any]) -> Tool[..., Any] | None:
@@ -108,7 +109,7 @@ class _ModelBinder:
 
 def _model_binder(foreign: object, parameters: Mapping[str, Any]) -> Binder | None:
     """Return a binder for the model the SDK keeps in a private attribute; None when a release moves it."""
-    model = getattr(foreign, "_model", None)
+    model = getattr(foreign, _MODEL, None)
     if isinstance(model, type) and issubclass(model, pydantic.BaseModel):
         return _ModelBinder(model, parameters)
     return None

@@ -79,6 +79,15 @@ _FIXED: Mapping[str, str] = {
     "recursion_loop": "nested too deeply",
 }
 
+_TYPES: Mapping[str, str] = {
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a string",
+    "boolean": "true or false",
+    "array": "an array",
+    "object": "an object",
+}
+
 _SCHEMA_RULES: Mapping[str, str] = {
     "minimum": "must be >= {value}",
     "maximum": "must be <= {value}",
@@ -95,7 +104,6 @@ _SCHEMA_RULES: Mapping[str, str] = {
     "format": "must be a valid {value}",
     "enum": "must be one of {value}",
     "const": "must be {value}",
-    "type": "must be of type {value}",
     "uniqueItems": "must not repeat items",
 }
 
@@ -175,12 +183,15 @@ def _model_rule(kind: str, context: Mapping[str, Any]) -> str:
 
 
 def _schema_rule(keyword: str, value: object) -> str:
+    if keyword == "type":
+        kinds = cast("list[str]", value) if isinstance(value, list) else [str(value)]
+        return f"must be {' or '.join(_TYPES.get(kind, kind) for kind in kinds)}"
     rule = _SCHEMA_RULES.get(keyword)
     if rule is None:
         return "does not fit the schema"
     if isinstance(value, (list, tuple)):
         return rule.format(value=", ".join(_written(item) for item in cast("list[object]", value)))
-    return rule.format(value=value if keyword in ("pattern", "format", "type") else _written(value))
+    return rule.format(value=value if keyword in ("pattern", "format") else _written(value))
 
 
 def _written(value: object) -> str:
