@@ -8,7 +8,7 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -55,7 +55,7 @@ def tool_of(function: Callable[..., Any], **options: Any) -> Tool[..., Any]:
 
 
 @asynccontextmanager
-async def opened(**options: Any) -> AsyncIterator[Executor]:
+async def opened(**options: Any) -> AsyncGenerator[Executor]:
     with anyio.fail_after(5):
         async with Executor(**options) as executor:
             yield executor
@@ -131,11 +131,14 @@ async def test_whatever_a_handler_raises_ends_its_own_call_only(
 ) -> None:
     told: list[tuple[str, BaseException]] = []
 
+    def keep(ctx: ToolContext, error: BaseException) -> None:
+        told.append((ctx.call_id, error))
+
     async def fine() -> str:
         await anyio.lowlevel.checkpoint()
         return "ok"
 
-    async with opened(on_exception=lambda ctx, error: told.append((ctx.call_id, error))) as executor:
+    async with opened(on_exception=keep) as executor:
         with caplog.at_level(logging.ERROR, "answerback"):
             bad = executor.start(tool_of(handler), NOTHING, context("bad"))
             good = executor.start(tool_of(fine), NOTHING, context("good"))
@@ -153,12 +156,15 @@ async def test_whatever_a_handler_raises_ends_its_own_call_only(
 
 
 async def test_text_meant_for_the_model_is_sent_and_not_reported() -> None:
-    told: list[object] = []
+    told: list[BaseException] = []
+
+    def keep(ctx: ToolContext, error: BaseException) -> None:
+        told.append(error)
 
     async def handler() -> None:
         raise ToolError("No invoice 42")
 
-    async with opened(on_exception=lambda *both: told.append(both)) as executor:
+    async with opened(on_exception=keep) as executor:
         execution = executor.start(tool_of(handler), NOTHING, context())
         await execution.wait(5)
         assert execution.result == Outcome("failed", error="No invoice 42")
@@ -168,10 +174,13 @@ async def test_text_meant_for_the_model_is_sent_and_not_reported() -> None:
 async def test_a_result_that_cannot_be_sent_fails_the_call_and_is_reported() -> None:
     told: list[BaseException] = []
 
+    def keep(ctx: ToolContext, error: BaseException) -> None:
+        told.append(error)
+
     async def handler() -> bytes:
         return b"x"
 
-    async with opened(on_exception=lambda _, error: told.append(error)) as executor:
+    async with opened(on_exception=keep) as executor:
         execution = executor.start(tool_of(handler, retry=Retry()), NOTHING, context())
         await execution.wait(5)
         assert isinstance(execution.result, Outcome)
@@ -387,7 +396,12 @@ async def test_handlers_see_the_variables_of_the_embedding_and_their_own_call() 
 
     async with opened() as executor:
         tenant.set("set later, by a task of ours")
-        calls = [("c1", synchronous), ("c2", synchronous), ("c3", asynchronous), ("c4", asynchronous)]
+        calls: list[tuple[str, Callable[..., Any]]] = [
+            ("c1", synchronous),
+            ("c2", synchronous),
+            ("c3", asynchronous),
+            ("c4", asynchronous),
+        ]
         running = [
             executor.start(tool_of(function), BoundArguments({"n": number}), context(call_id))
             for number, (call_id, function) in enumerate(calls, 1)
