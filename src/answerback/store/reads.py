@@ -45,8 +45,10 @@ class JournalReads(ABC):
         found: dict[CallKey, CallRecord] = {}
         for start in range(0, len(keys), _KEYS_PER_SELECT):
             some = keys[start : start + _KEYS_PER_SELECT]
+            # A plain IN of a list of triples would walk through the whole table.
             wanted = ", ".join(["(?, ?, ?)"] * len(some))
-            sql = f"{rows.SELECT_CALL} WHERE (calls.session_id, calls.turn_id, calls.call_id) IN (VALUES {wanted})"
+            sql = rows.SELECT_CALL.replace("FROM calls", f"FROM (VALUES {wanted}) CROSS JOIN calls")
+            sql += " WHERE (calls.session_id, calls.turn_id, calls.call_id) = (column1, column2, column3)"
             values = [part for key in some for part in (key.session_id, key.turn_id, key.call_id)]
             for record in map(rows.call_of, await self._fetchall(sql, values)):
                 found[record.key] = record

@@ -88,8 +88,8 @@ def _back_up(connection: sqlite3.Connection, target: Path) -> None:
     if target.exists():
         return
     part = target.with_name(target.name + ".part")
-    part.unlink(missing_ok=True)
     try:
+        part.unlink(missing_ok=True)
         connection.execute("VACUUM INTO ?", (str(part),))
         for place in (part, part.parent):
             _sync(place)
