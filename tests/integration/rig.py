@@ -19,6 +19,7 @@ from answerback.runtime import Runtime
 from answerback.sessions import SessionRef
 from answerback.store.base import Store
 from answerback.store.memory import MemoryStore
+from answerback.store.sqlite import SQLiteStore
 from wire_player import PlayedSession, Result, WirePlayer, play
 
 PATIENCE = 10.0
@@ -69,13 +70,10 @@ async def answering(
             yield stage
 
 
-async def rows(store: Store) -> dict[str, CallRecord]:
+async def rows(store: MemoryStore | SQLiteStore) -> dict[str, CallRecord]:
     """Open a store that its Runtime has closed, and return its calls by call id."""
-    await store.open()
-    try:
+    async with store:
         return {record.key.call_id: record for record in await store.calls(limit=1000)}
-    finally:
-        await store.aclose()
 
 
 def live_of(runtime: Runtime, session_id: str = "sess_1") -> LiveSession:
@@ -94,21 +92,29 @@ async def until(live: LiveSession, predicate: Callable[[], bool | Awaitable[bool
         await changed.wait()
 
 
-async def until_state(stage: Stage, call_id: str, *states: CallState, session_id: str = "sess_1") -> CallRecord:
-    """Return the row of a call once it is in one of these states in the store."""
+async def until_row(stage: Stage, call_id: str, predicate: Callable[[CallRecord], bool]) -> CallRecord:
+    """Return the newest row of a call in the store once the predicate holds for it."""
     found: list[CallRecord] = []
 
     async def there() -> bool:
         await stage.store.flush()
-        found[:] = [
-            record
-            for record in await stage.store.calls(session_id=session_id, states=states)
-            if record.key.call_id == call_id
-        ]
-        return bool(found)
+        found[:] = [record for record in await stage.store.calls(limit=1000) if record.key.call_id == call_id][:1]
+        return bool(found) and predicate(found[0])
 
-    await until(live_of(stage.runtime, session_id), there)
+    await until(live_of(stage.runtime), there)
     return found[0]
+
+
+async def until_state(stage: Stage, call_id: str, *states: CallState) -> CallRecord:
+    """Return the row of a call once it is in one of these states in the store."""
+    return await until_row(stage, call_id, lambda record: record.state in states)
+
+
+async def until_taken(stage: Stage, call_id: str) -> CallRecord:
+    """Return the row of a call once we know that the server has its result."""
+    return await until_row(
+        stage, call_id, lambda record: record.state is CallState.ACKED or record.submit_status == "accepted"
+    )
 
 
 def ref_of(runtime: Runtime, session_id: str = "sess_1") -> SessionRef:
