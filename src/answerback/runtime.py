@@ -329,7 +329,7 @@ class Runtime:
         kernel, _ = self._running()
         if kernel.failure is not None:
             raise kernel.failure
-        if self._drained:
+        if self._drained or kernel.over:
             raise not_running()
 
     async def read(self, request: Callable[[AgentsApi], Awaitable[ResultT]]) -> ResultT:
@@ -370,8 +370,8 @@ async def _serve(kernel: Kernel, executor: Executor) -> None:
         async with executor:
             await kernel.serve()
     finally:
-        # Whoever waits for the start must not wait for ever when it failed.
-        kernel.ready.set()
+        # Also when it failed: whoever waits, for the start or for a turn, must not wait for ever.
+        kernel.ended()
 
 
 def _wall_clock() -> int:

@@ -73,6 +73,8 @@ class Kernel:
         self.live: dict[str, LiveSession] = {}
         self.failure: StoreError | None = None
         self.ready = anyio.Event()
+        self.over = False
+        """Whether `serve` has ended, in order or not."""
         self._handlers = handlers
         self._executor = executor
         self._now = now
@@ -125,6 +127,14 @@ class Kernel:
             with anyio.CancelScope(shield=True):
                 await self._end()
             group.cancel_scope.cancel()
+
+    def ended(self) -> None:
+        """Note that nothing runs any more, and tell whoever waits for a session."""
+        self.over = True
+        self.ready.set()
+        for live in self.live.values():
+            live.close_subscribers()
+            live.notify()
 
     def stop(self, patience: float) -> None:
         """Begin to end; handlers get `patience` seconds to finish."""
@@ -182,9 +192,6 @@ class Kernel:
         await self._wait(lambda: not self._unsent(), self.settings.submit_grace)
         self.report = DrainReport(cut_short=self.runner.cut_short, unsent=self._unsent())
         self.supervisor.stop_all()
-        for live in self.live.values():
-            live.close_subscribers()
-            live.notify()
 
     def _unsent(self) -> int:
         if self.failure is not None:
