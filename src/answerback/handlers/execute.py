@@ -116,7 +116,11 @@ class Execution:
         return self._tool.encode(value, limit=self._executor.output_limit)
 
     def _finish(self, ending: Ending[Any]) -> None:
-        self._result = self._settle(ending)
+        try:
+            self._result = self._settle(ending)
+        except Exception as error:  # noqa: BLE001 - a strange exception class must not leave the call without an end
+            logger.error("the ending of %s could not be read (%s)", self._tool.name, type(error).__name__)  # noqa: TRY400
+            self._result = texts.failed(error, self._tool, texts.new_ref())
         self._executor.ended(self)
         if self._on_late is not None:
             self._deliver_late(self._result)
@@ -192,8 +196,10 @@ class _Run:
         return self._encode(await self._callee.call(self._bound, self._context))
 
     async def _off_loop(self) -> Any:
-        awaitable, value = await self._threads.run(self._in_thread, entered=self._entered, scope=self._scope)
-        self.in_thread = False
+        try:
+            awaitable, value = await self._threads.run(self._in_thread, entered=self._entered, scope=self._scope)
+        finally:
+            self.in_thread = False
         # A plain function may hand back a coroutine (a wrapper, another SDK's tool); it belongs on the loop.
         return self._encode(await value) if awaitable else value
 
@@ -283,14 +289,13 @@ class Executor:
         if hook is None:
             return Unknown()
         run = _Run(self, hook, bound, context, encode=_as_it_is)
-        asking = run.detach(f"answerback verify {tool.name}", lambda _: None)
+        asking: Detached[Any] = run.detach(f"answerback verify {tool.name}", lambda _: self._asking.discard(asking))
         self._asking.add(asking)
         try:
             with anyio.move_on_after(timeout):
                 await asking.wait()
         finally:
             run.cancel(asking)
-            self._asking.discard(asking)
         if not asking.done:
             logger.warning("the verify hook of %s took over %g seconds", tool.name, timeout, extra=call_ids(context))
             return Unknown()

@@ -51,6 +51,7 @@ def _from_openai(foreign: Callable[[dict[str, Any]], object], options: Mapping[s
         parameters=parameters,
         binder=_model_binder(foreign, parameters) or SchemaBinder(parameters, tool=name),
         callee=whole_object(invoke, tool=name),
+        source=f"{type(foreign).__module__}.{type(foreign).__qualname__}",
         options={"defer_loading": definition.get("defer_loading", False), **options},
     )
 
@@ -76,6 +77,7 @@ def _from_agents(foreign: Any, options: Mapping[str, Any]) -> Tool[..., Any]:
         parameters=parameters,
         binder=SchemaBinder(parameters, tool=name),
         callee=whole_object(invoke, tool=name),
+        source=f"{type(foreign).__module__}.{type(foreign).__qualname__}",
         options={"defer_loading": bool(getattr(foreign, "defer_loading", False)), **options, "is_enabled": enabled},
     )
 

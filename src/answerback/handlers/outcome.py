@@ -68,7 +68,7 @@ def encode(value: object, tool: ToolFacts | None = None, *, limit: int = OUTPUT_
 def failed(exc: BaseException, tool: ToolFacts, ref: str) -> Outcome:
     """Say that the handler raised. A ToolError's text goes as it is; of anything else only the ref is told."""
     if isinstance(exc, ToolError):
-        return Outcome("failed", error=_sendable(exc.text) or f"The function {tool.name!r} failed.")
+        return Outcome("failed", error=_told(exc) or f"The function {tool.name!r} failed.")
     if isinstance(exc, OutputError):
         return Outcome("failed", error=_unsendable(exc, tool, ref), ref=ref)
     if isinstance(exc, RetryLater):
@@ -143,6 +143,12 @@ def _unsendable(exc: OutputError, tool: ToolFacts, ref: str) -> str:
 def _quoted(name: str) -> str:
     printable = "".join(character if character.isprintable() else "?" for character in name[:64])
     return f"'{_sendable(printable)}'"
+
+
+def _told(exc: ToolError) -> str:
+    # A subclass may have an __init__ of its own that sets no text; what it prints was meant for the model as well.
+    text: object = getattr(exc, "text", None)
+    return _sendable(text if isinstance(text, str) else str(exc))
 
 
 def _sendable(text: str) -> str:

@@ -75,6 +75,9 @@ class Handlers:
         Raises:
             ToolDefinitionError: for a function that cannot become a tool, or a name that is taken.
         """
+        if isinstance(function, Tool):
+            name = cast("Tool[..., Any]", function).name
+            raise ToolDefinitionError(f"Tool {name!r} is a tool already; register it with handlers.add.", tool=name)
         if function is not None:
             return self._register(Tool[..., Any].from_function(function, **options))
 

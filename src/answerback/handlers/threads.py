@@ -105,7 +105,12 @@ async def _in_own_thread(
             if not loop.is_closed():
                 raise
 
-    threading.Thread(target=work, name="answerback handler", daemon=True).start()
+    try:
+        threading.Thread(target=work, name="answerback handler", daemon=True).start()
+    except BaseException:
+        # No thread, no slot: the machine has no more threads to give.
+        release()
+        raise
     await returned.wait()
     return endings[0]
 

@@ -108,8 +108,9 @@ class Tool(Generic[P, R_co]):
         binder: Binder,
         callee: Callee,
         options: Mapping[str, Any],
+        source: str | None = None,
     ) -> Self:
-        """Make a tool from finished parts; for adapters of other SDKs' tools.
+        """Make a tool from finished parts; for adapters of other SDKs' tools, which say where theirs came from.
 
         Raises:
             ToolDefinitionError: for a bad name or option.
@@ -118,6 +119,8 @@ class Tool(Generic[P, R_co]):
         tool._set_up(  # noqa: SLF001 - its own half-made instance
             name, description, parameters, binder, callee, options
         )
+        if source is not None:
+            tool.source = source
         return tool
 
     def _set_up(
@@ -141,6 +144,7 @@ class Tool(Generic[P, R_co]):
         self._callee = callee
         self._verify: Callee | None = None
         self._widened = strict.has_widened(parameters)
+        self.source = _where(callee.function)
         self.handler_version = _version(parameters, self._settings.version)
         self.__wrapped__ = callee.function
         self.__name__ = name
@@ -203,11 +207,6 @@ class Tool(Generic[P, R_co]):
     def version(self) -> str:
         """The declared version."""
         return self._settings.version
-
-    @property
-    def source(self) -> str:
-        """Where its code stands, for messages: module and name, and the line where it is known."""
-        return _where(self._callee.function)
 
     @property
     def has_verify(self) -> bool:

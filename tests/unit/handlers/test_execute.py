@@ -712,3 +712,53 @@ async def test_handlers_registered_with_a_callback_keep_it_for_the_runtime() -> 
 
     assert Handlers(on_exception=callback).on_exception is callback
     assert not inspect.iscoroutinefunction(callback)
+
+
+class OwnError(ToolError):
+    def __init__(self, number: int) -> None:
+        Exception.__init__(self, f"No invoice {number}")
+
+
+class OwnRetry(RetryLater):
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+
+async def test_subclasses_with_an_init_of_their_own_still_end_their_call() -> None:
+    async def answers() -> None:
+        raise OwnError(42)
+
+    async def later() -> None:
+        raise OwnRetry
+
+    assert (await result_of(answers)).error == "No invoice 42"
+    assert (await result_of(later)).kind == "failed"
+
+
+async def test_a_hook_that_swallows_its_cancellation_does_not_keep_the_executor_open() -> None:
+    async def stubborn(n: int) -> Unknown:
+        while True:
+            try:
+                await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class():
+                continue
+
+    async with opened(cancel_grace=0.05) as executor:
+        assert await executor.ask(verified(stubborn), BoundArguments({"n": 3}), context(), timeout=0.01) == Unknown()
+
+
+async def test_a_machine_without_threads_fails_the_call_and_keeps_the_slot_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with opened(threads=1) as executor:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            execution = executor.start(tool_of(lambda_like), NOTHING, context())
+            assert await execution.wait(5)
+        assert isinstance(execution.result, Outcome)
+        again = executor.start(tool_of(lambda_like), NOTHING, context())
+        assert await again.wait(5)
+        assert again.result == Outcome("ok", output="ran")

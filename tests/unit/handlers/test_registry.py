@@ -348,3 +348,21 @@ async def test_is_enabled_of_the_agents_sdk_needs_our_own_where_it_is_a_function
         Handlers().add(theirs)
     assert await Handlers().add(theirs, is_enabled=False).enabled() is False
     assert await Handlers().add(dataclasses.replace(theirs, is_enabled=False)).enabled() is False
+
+
+def test_a_tool_is_not_made_into_a_tool_again() -> None:
+    tool = Handlers().tool(get_customer)
+    with pytest.raises(ToolDefinitionError, match=r"handlers\.add"):
+        Handlers().tool(tool)
+
+
+def test_a_foreign_tool_is_named_by_its_class_in_a_clash() -> None:
+    @function_tool
+    def get_customer(customer_id: str) -> str:
+        """Another."""
+        return customer_id
+
+    handlers = Handlers()
+    handlers.add(get_customer)
+    with pytest.raises(ToolDefinitionError, match=r"openai\.lib\.beta\.agents.*FunctionTool and"):
+        handlers.tool(globals()["get_customer"])
