@@ -1,7 +1,6 @@
 """Opening a store file: the place, the lock, the pragmas, the schema, and what the file knows about its own past.
 
-All of it blocks and runs in the connection's thread. The rules for SQLite, with their sources, are in docs/recovery.md
-and at the pragma list below.
+All of it blocks and runs in the connection's thread.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the user chose for one store file."""
 
     path: Path
-    """Absolute, links resolved: two names of one file must find one lock."""
+    """Absolute, so that a later change of the working directory does not move it."""
     synchronous: Synchronous = "FULL"
     busy_timeout: float = 5.0
     """Seconds SQLite itself waits for another process's lock before a commit counts as failed."""
@@ -94,11 +93,12 @@ class StoreFile:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._path = options.path
         self._lock = FileLock(options.path)
         self.info: StoreInfo | None = None
 
     def __repr__(self) -> str:
-        return f"<StoreFile {self._options.path.name} {'closed' if self.info is None else 'open'}>"
+        return f"<StoreFile {self._path.name} {'closed' if self.info is None else 'open'}>"
 
     def open(self) -> RawConnection:
         """Take the lock and open the file for writing, making or migrating it.
@@ -110,16 +110,19 @@ class StoreFile:
             StoreUnavailableError: it cannot be written here.
         """
         options = self._options
-        check_place(options.path)
+        # Links resolved, because two names of one file must find one lock.
+        path = self._path = Path(os.path.realpath(options.path))
+        check_place(path)
+        self._lock = FileLock(path)
         self._lock.acquire()
         try:
-            with self._explained(), _closing_on_error(_connect(options.path, "rwc")) as connection:
+            with self._explained(), _closing_on_error(_connect(path, "rwc")) as connection:
                 connection.execute(f"PRAGMA busy_timeout = {round(options.busy_timeout * 1000)}").fetchall()
                 steps = load_steps()
-                check_version(connection, path=options.path, newest=steps[-1].version)
-                _check_integrity(connection, options.path)
+                check_version(connection, path=path, newest=steps[-1].version)
+                _check_integrity(connection, path)
                 set_pragmas(connection, pragmas(options))
-                migrate(connection, path=options.path, steps=steps)
+                migrate(connection, path=path, steps=steps)
                 info = self._sign(connection)
                 self._lock.record(info.incarnation)
                 self.info = info
@@ -137,7 +140,7 @@ class StoreFile:
         Raises:
             StoreError: the file cannot be opened, or the log not be copied.
         """
-        path = self._options.path
+        path = self._path
         with self._explained(), _closing_on_error(_connect(path, "rw")) as connection:
             set_pragmas(connection, pragmas(self._options))
             _check_integrity(connection, path)
@@ -149,7 +152,7 @@ class StoreFile:
 
     def open_reader(self) -> RawConnection:
         """Open a second connection for reading: it sees commits at once and never waits for one."""
-        return open_reader(self._options.path)
+        return open_reader(self._path)
 
     def settle(self, connection: sqlite3.Connection) -> None:
         """Before an orderly close: an incomplete file counts as complete once an opening that observed calls ended well.
@@ -184,11 +187,11 @@ class StoreFile:
         )
         # The file before the witness: the other way round, a crash in between would look like a roll-back.
         connection.execute("COMMIT")
-        return StoreInfo(store_id=store_id, incarnation=incarnation, complete=complete, path=str(self._options.path))
+        return StoreInfo(store_id=store_id, incarnation=incarnation, complete=complete, path=str(self._path))
 
     @contextmanager
     def _explained(self) -> Generator[None]:
-        with explained(self._options.path, was_store=bool(self._lock.witness)):
+        with explained(self._path, was_store=bool(self._lock.witness)):
             yield
 
 

@@ -25,7 +25,7 @@ class SQLiteReader(JournalReads):
     """
 
     def __init__(self, path: str | os.PathLike[str] = "answerback.db") -> None:
-        self._path = Path(os.path.realpath(path))
+        self._path = Path(path).absolute()
         self._connection: Connection | None = None
 
     def __repr__(self) -> str:

@@ -49,7 +49,7 @@ class SQLiteStore(JournalReads):
             raise ConfigurationError("a SQLiteStore needs a file: use MemoryStore() for one that is not kept")
         if synchronous not in ("FULL", "NORMAL", "OFF"):
             raise ConfigurationError(f"synchronous={synchronous!r}: it is FULL, NORMAL or OFF")
-        self._path = Path(os.path.realpath(path))
+        self._path = Path(path).absolute()
         self._options = Options(path=self._path, synchronous=synchronous, busy_timeout=busy_timeout, restored=restored)
         self._compiler = Compiler()
         self._journal: _SQLiteJournal | None = None

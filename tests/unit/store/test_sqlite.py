@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from blockbuster import blockbuster_ctx
 
 from answerback.errors import (
     ConfigurationError,
@@ -30,6 +31,7 @@ from answerback.store.conformance.builders import KEY, call_of, finished, observ
 from answerback.store.filesystem import NETWORK_FILE_SYSTEMS, file_system
 from answerback.store.lock import lock_path
 from answerback.store.opening import Options, pragmas
+from answerback.store.reader import SQLiteReader
 from answerback.store.sqlite import SQLiteStore
 
 
@@ -259,6 +261,19 @@ def test_one_process_may_use_a_store_in_one_event_loop_after_another(path: Path)
 
     assert [asyncio.run(answer(number)) for number in range(2)] == [1, 2]
     assert anyio.run(answer, 2, backend="trio") == 3
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_event_loop_is_never_blocked(path: Path) -> None:
+    async with SQLiteStore(path), SQLiteReader(path):
+        # Once before, so that nothing has to be imported below.
+        pass
+    with blockbuster_ctx():
+        async with SQLiteStore(path) as store:
+            await store.write(observed(), started()).committed()
+            assert len(await store.calls()) == 1
+            async with SQLiteReader(path) as reader:
+                assert len(await reader.open_calls(KEY.session_id)) == 1
 
 
 async def test_the_repr_tells_the_state(path: Path) -> None:
