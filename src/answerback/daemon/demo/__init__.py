@@ -1,0 +1,1 @@
+"""The demonstration: two workers are killed at the same point of the same script, and a bank's ledger is counted."""
