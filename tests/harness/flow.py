@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import httpx2
 import msgspec
-from openai import AsyncOpenAI
 
 from answerback.testing import Harness, Model, Script, call, calls, rule, run_harness, say
 
@@ -51,22 +50,23 @@ CANCEL = {"type": "agent.session.input.cancel"}
 
 
 @asynccontextmanager
-async def strict_harness(
-    script: Script | Model = TWO_CALLS, **options: Any
-) -> AsyncGenerator[tuple[Harness, AsyncOpenAI]]:
-    """Run a harness and talk to it with a client that refuses any frame or body outside the official types."""
+async def strict_harness(script: Script | Model = TWO_CALLS, **options: Any) -> AsyncGenerator[tuple[Harness, Any]]:
+    """Run a harness and talk to it with a client that refuses any frame or body outside the official types.
+
+    The client is an AsyncOpenAI; it is typed as anything because its item and action unions would have to be narrowed
+    at every access, which strict validation does at run time.
+    """
     knobs: Mapping[str, Any] = {"admission": "sync", **options.pop("knobs", {})}
     with anyio.fail_after(20):
         async with run_harness(script, knobs=knobs, **options) as harness:
             yield harness, harness.make_client(_strict_response_validation=True, max_retries=0)
 
 
-async def open_session(client: AsyncOpenAI, text: str = "look", *tools: dict[str, Any], **extra: Any) -> Any:
-    anyclient: Any = client
-    return await anyclient.beta.agents.sessions.create(agent=agent(*tools), environment=NONE, input=text, **extra)
+async def open_session(client: Any, text: str = "look", *tools: dict[str, Any], **extra: Any) -> Any:
+    return await client.beta.agents.sessions.create(agent=agent(*tools), environment=NONE, input=text, **extra)
 
 
-async def until(client: AsyncOpenAI, session_id: str, status: str) -> Any:
+async def until(client: Any, session_id: str, status: str) -> Any:
     """Retrieve until the session has a status; the harness runs between the requests."""
     with anyio.fail_after(5):
         while True:
@@ -75,15 +75,14 @@ async def until(client: AsyncOpenAI, session_id: str, status: str) -> Any:
                 return session
 
 
-async def waiting_session(client: AsyncOpenAI, text: str = "look") -> Any:
+async def waiting_session(client: Any, text: str = "look") -> Any:
     session = await open_session(client, text)
     return await until(client, session.id, "requires_action")
 
 
-async def post(client: AsyncOpenAI, session_id: str, *events: dict[str, Any], key: str | None = None) -> None:
-    anyclient: Any = client
+async def post(client: Any, session_id: str, *events: dict[str, Any], key: str | None = None) -> None:
     keyed = {} if key is None else {"idempotency_key": key}
-    await anyclient.beta.agents.sessions.events.create(session_id, events=list(events), **keyed)
+    await client.beta.agents.sessions.events.create(session_id, events=list(events), **keyed)
 
 
 async def raw(
@@ -145,7 +144,7 @@ class Recorder:
 
 
 @asynccontextmanager
-async def following(client: AsyncOpenAI, session_id: str, **options: Any) -> AsyncGenerator[Recorder]:
+async def following(client: Any, session_id: str, **options: Any) -> AsyncGenerator[Recorder]:
     """Follow a session's events in a task for the length of a block."""
     recorder = Recorder()
     stream = await client.beta.agents.sessions.events.stream(session_id, **options)
@@ -157,7 +156,7 @@ async def following(client: AsyncOpenAI, session_id: str, **options: Any) -> Asy
 
 
 @asynccontextmanager
-async def created(client: AsyncOpenAI, text: str = "look", **extra: Any) -> AsyncGenerator[Recorder]:
+async def created(client: Any, text: str = "look", **extra: Any) -> AsyncGenerator[Recorder]:
     """Create a session as a stream and read it in a task for the length of a block."""
     recorder = Recorder()
     stream = await open_session(client, text, stream=True, **extra)

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 import pytest
-from openai import APIStatusError, AsyncOpenAI
+from openai import APIStatusError
 
 from answerback.testing import Script, call, calls, rule, say, sleep
 from harness.flow import (
@@ -26,7 +26,7 @@ from harness.flow import (
 )
 
 
-async def refused(client: AsyncOpenAI, session_id: str, *events: dict[str, Any], key: str | None = None) -> Any:
+async def refused(client: Any, session_id: str, *events: dict[str, Any], key: str | None = None) -> Any:
     with pytest.raises(APIStatusError) as caught:
         await post(client, session_id, *events, key=key)
     body: Any = caught.value.body
@@ -184,23 +184,23 @@ async def test_a_result_of_the_wrong_shape_is_refused_by_its_path(given: dict[st
         assert refusal(response) == (400, "invalid_request_error", param)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "param"),
-    [
-        ({"events": []}, 202, None),
-        ({"events": None}, 400, "events"),
-        ({}, 400, "events"),
-        ({"events": "x"}, 400, "events"),
-        ({"events": [{"type": "agent.session.input.hum"}]}, 400, "events[0].type"),
-        ({"events": [1]}, 400, "events[0]"),
-        ({"events": [], "more": 1}, 400, "more"),
-        ({"events": [{"type": "agent.session.input.message", "input": "hi"}]}, 400, "events[0].input"),
-        ({"events": [{"type": "agent.session.input.message", "input": []}]}, 400, "events[0].input"),
-        ({"events": [message("")]}, 400, "events[0].input[0].content[0].text"),
-        ({"events": [message("   ")]}, 202, None),
-        ({"events": [message("x")] * 65}, 400, "events"),
-    ],
-)
+BATCHES: list[tuple[Any, int, str | None]] = [
+    ({"events": []}, 202, None),
+    ({"events": None}, 400, "events"),
+    ({}, 400, "events"),
+    ({"events": "x"}, 400, "events"),
+    ({"events": [{"type": "agent.session.input.hum"}]}, 400, "events[0].type"),
+    ({"events": [1]}, 400, "events[0]"),
+    ({"events": [], "more": 1}, 400, "more"),
+    ({"events": [{"type": "agent.session.input.message", "input": "hi"}]}, 400, "events[0].input"),
+    ({"events": [{"type": "agent.session.input.message", "input": []}]}, 400, "events[0].input"),
+    ({"events": [message("")]}, 400, "events[0].input[0].content[0].text"),
+    ({"events": [message("   ")]}, 202, None),
+    ({"events": [message("x")] * 65}, 400, "events"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "param"), BATCHES)
 async def test_batches_and_messages_are_read_as_observed(body: Any, status: int, param: str | None) -> None:
     async with strict_harness() as (harness, client):
         session = await until(client, (await open_session(client, "hi")).id, "idle")
@@ -214,7 +214,8 @@ async def test_approvals_are_refused_by_the_name_of_their_feature() -> None:
     async with strict_harness() as (harness, client):
         session = await waiting_session(client, "wait")
         kind = "agent.session.input.mcp_approval_request_result"
-        body = {"events": [{"type": kind, "request_id": "r", "response": {}}]}
+        empty: dict[str, Any] = {}
+        body: Any = {"events": [{"type": kind, "request_id": "r", "response": empty}]}
         response = await raw(harness, "POST", f"/agents/sessions/{session.id}/events", body)
         assert refusal(response)[1] == "unsupported_operation"
         assert kind in response.json()["error"]["message"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
@@ -145,7 +144,7 @@ async def test_silence_is_broken_by_comments_and_nothing_else() -> None:
         async with harness.http.stream("GET", url, headers=headers) as response:
             seen = b""
             chunks = response.aiter_bytes()
-            async with aclosing(cast("AsyncGenerator[bytes]", chunks)):
+            async with aclosing(chunks):
                 with anyio.fail_after(5):
                     while seen.count(b"\n\n") < 3:
                         seen += await anext(chunks)

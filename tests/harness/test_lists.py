@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from openai import APIStatusError, AsyncOpenAI
+from openai import APIStatusError
 
 from harness.flow import (
     agent,
@@ -22,7 +22,7 @@ from harness.flow import (
 )
 
 
-async def sessions_of(client: AsyncOpenAI, count: int, **extra: Any) -> list[str]:
+async def sessions_of(client: Any, count: int, **extra: Any) -> list[str]:
     made = [await open_session(client, "hi", **extra) for _ in range(count)]
     return [(await until(client, session.id, "idle")).id for session in made]
 

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-import typing
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from openai.types.beta.session_turn_error import SessionTurnError
 
 from answerback.harness.errors import ScriptError
 
 Phase: TypeAlias = Literal["commentary", "final_answer"]
+
+TURN_ERROR_CODES = (
+    "context_length_exceeded",
+    "max_output_tokens",
+    "usage_limit_exceeded",
+    "project_spend_limit_exceeded",
+    "organization_spend_limit_exceeded",
+    "organization_usage_limit_exceeded",
+    "billing_not_active",
+    "credit_balance_exhausted",
+    "rate_limit_exceeded",
+    "flex_unavailable",
+    "server_overloaded",
+    "cyber_policy",
+    "misalignment_policy_violation",
+    "connection_failed",
+    "server_error",
+    "authentication_error",
+    "invalid_request",
+    "resource_not_found",
+    "sandbox_error",
+    "executor_version_incompatible",
+    "active_turn_not_steerable",
+    "request_timeout",
+    "internal_error",
+)
+"""What `error.code` of a failed turn may be. Written down, so that serving does not import the official client."""
 
 
 class Say(msgspec.Struct, frozen=True):
@@ -97,17 +122,11 @@ def fail(code: str = "server_error", message: str = "The model failed.") -> Fail
     Raises:
         ScriptError: for a code that is no turn error code of the API.
     """
-    known = turn_error_codes()
-    if code not in known:
-        raise ScriptError(f"{code!r} is no turn error code; use one of {', '.join(known)}")
+    if code not in TURN_ERROR_CODES:
+        raise ScriptError(f"{code!r} is no turn error code; use one of {', '.join(TURN_ERROR_CODES)}")
     return Fail(code, message)
 
 
 def fail_session(message: str) -> FailSession:
     """Let the whole session fail."""
     return FailSession(message)
-
-
-def turn_error_codes() -> tuple[str, ...]:
-    """List the codes a failed turn may have, as the official client knows them."""
-    return typing.get_args(SessionTurnError.model_fields["code"].annotation)
