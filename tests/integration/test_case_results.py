@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -95,9 +94,8 @@ async def test_a_result_sent_too_early_is_repeated_until_the_server_knows_its_ca
     assert issued == [3]
     assert [result.status for result in sent] == [400] * 5 + [202]
     assert len({(result.key, result.raw) for result in sent}) == 1
-    gaps = [after.at - before.at for before, after in itertools.pairwise(sent)]
-    assert gaps[0] >= 0.09
-    assert gaps[2] > gaps[0]
+    # Three short waits first (0.1, 0.3 and 0.6 s); only lower bounds hold on a busy machine.
+    assert sent[3].at - sent[0].at >= 0.9
 
 
 async def test_repeating_stops_when_a_retrieve_shows_that_nobody_waits_any_more() -> None:
