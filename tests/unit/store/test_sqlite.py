@@ -179,17 +179,17 @@ async def test_a_store_that_could_not_be_opened_can_be_tried_again(path: Path) -
 def test_network_file_systems_are_told_by_the_longest_mount_point() -> None:
     mounts = (
         "/dev/vda / ext4 rw 0 0\n"
-        "server:/home /home nfs4 rw 0 0\n"
-        "/dev/vdb /home/ann/fast\\040disk xfs rw 0 0\n"
+        "server:/data /data nfs4 rw 0 0\n"
+        "/dev/vdb /data/ann/fast\\040disk xfs rw 0 0\n"
         "server:/srv /srv ext4 rw 0 0\n"
         "server:/srv /srv cifs rw 0 0\n"
         "broken\n"
     )
     seen = {
         "/var/lib": "ext4",
-        "/home/ann": "nfs4",
-        "/home/ann/fast disk/stores": "xfs",
-        "/homework": "ext4",
+        "/data/ann": "nfs4",
+        "/data/ann/fast disk/stores": "xfs",
+        "/database": "ext4",
         "/srv": "cifs",
     }
     assert {folder: file_system(Path(folder), mounts=mounts) for folder in seen} == seen
