@@ -63,7 +63,9 @@ async def test_a_copy_of_the_old_version_is_made_first_and_not_replaced(path: Pa
     migrate(connection, path=path, steps=MORE)
     connection.close()
     assert version_of(backup) == NEXT - 1
-    assert connect(backup).execute("SELECT count(*) FROM calls").fetchone() == (1,)
+    copy = connect(backup)
+    assert copy.execute("SELECT count(*) FROM calls").fetchone() == (1,)
+    copy.close()
     before = backup.read_bytes()
     connection = connect(path)
     connection.execute(f"PRAGMA user_version = {NEXT - 1}")
