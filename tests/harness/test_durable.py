@@ -170,6 +170,22 @@ async def test_sigterm_ends_a_server_with_open_streams_at_once(tmp_path: Path) -
             assert first.error is None, "the stream was ended, not broken"
 
 
+async def test_sigterm_does_not_wait_for_a_request_that_hangs(tmp_path: Path) -> None:
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps([{"on": "get", "do": {"stall": 3600}}]))
+    async with serving(tmp_path, faults=str(faults)) as (server, client), anyio.create_task_group() as tasks:
+
+        async def hang() -> None:
+            assert (await client.beta.agents.sessions.list()).data == []
+
+        tasks.start_soon(hang)
+        while not (await httpx_get(server, "/faults")).json()["fired"]:
+            pass
+        started = time.monotonic()
+        assert await anyio.to_thread.run_sync(server.stop, signal.SIGTERM) == 0
+        assert time.monotonic() - started < 1.0
+
+
 async def test_the_line_on_stdout_tells_where_it_is(tmp_path: Path) -> None:
     async with serving(tmp_path, api_key="secret") as (server, _):
         assert server.line["pid"] == server.process.pid

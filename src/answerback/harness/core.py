@@ -69,6 +69,7 @@ class Core:
         self.deleted: set[str] = set()
         self.create_keys: dict[str, KeyUse] = {}
         self._numbers = 0
+        self._pauses: set[anyio.CancelScope] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
         self.runner = TurnRunner(
             clock=self.clock, randomness=self.randomness, commit=self.commits.commit, model=_model(script)
@@ -93,7 +94,7 @@ class Core:
                     self._resume(session)
                 with bare:
                     yield self
-                self.hub.drain()
+                self.drain()
                 await self.commits.settled()
                 tasks.cancel_scope.cancel()
         finally:
@@ -107,6 +108,23 @@ class Core:
         if self._tasks is None:
             raise RuntimeStateError("the harness is not running; use it inside `async with core.running()`")
         return self._tasks
+
+    async def pause(self, seconds: float) -> None:
+        """Hold a request back on the harness clock, as a fault rule wants it; the end of the harness ends it."""
+        if self.hub.draining:
+            return
+        with anyio.CancelScope() as scope:
+            self._pauses.add(scope)
+            try:
+                await self.clock.sleep(seconds)
+            finally:
+                self._pauses.discard(scope)
+
+    def drain(self) -> None:
+        """End every stream and every pause now, so that nothing is left that would keep a server from ending."""
+        self.hub.drain()
+        for scope in tuple(self._pauses):
+            scope.cancel()
 
     def set_script(self, script: Script | Model) -> None:
         """Put another model in place of the present one, for the turns that begin from now on."""

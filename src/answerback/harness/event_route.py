@@ -40,8 +40,8 @@ class Events:
         call_ids = [event.call_id for event in inputs if isinstance(event, ToolResult)]
         do = core.faults.request("post", session_id, events=posting.types, call_ids=call_ids)
         if do is None:
-            return await self._take(posting, told=None)
-        await core.clock.sleep(do.stall + do.delay)
+            return self._take(posting, told=None)
+        await core.pause(do.stall + do.delay)
         told = (do.status or 0) if replaces(do) else None
         if told is not None and not do.apply:
             self._log(posting, status=told, effects=None, code="fault")
@@ -50,12 +50,12 @@ class Events:
         response: Response | None = None
         for _ in range(1 + do.duplicate):
             # The client hears the answer to the first; the copies a proxy made are answered to nobody.
-            answer = await self._take(posting, told=told)
+            answer = self._take(posting, told=told)
             response = response or answer
         assert response is not None
         return fault_response(do) if told is not None else response
 
-    async def _take(self, posting: _Posting, *, told: int | None) -> Response:
+    def _take(self, posting: _Posting, *, told: int | None) -> Response:
         core = self._core
         try:
             session = core.find(posting.session_id)
@@ -63,7 +63,6 @@ class Events:
             if use is not None:
                 self._log(posting, status=told if told is not None else core.knobs.events_status, effects=None)
                 core.commits.submit(session, [])
-                await core.commits.settled()
                 return self._accepted()
             self._check(session, posting)
         except WireError as error:
@@ -86,7 +85,6 @@ class Events:
             core.runner.wake(session.id)
         if applied.messages and core.knobs.admission == "async":
             core.admit_soon(session, applied.messages)
-        await core.commits.settled()
         return self._accepted()
 
     def _key_use(self, session: SessionState, posting: _Posting) -> KeyUse | None:

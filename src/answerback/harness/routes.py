@@ -66,7 +66,7 @@ class Routes:
             do = self._core.faults.request(on, session_id) if on is not None else None
             try:
                 if do is not None:
-                    await self._core.clock.sleep(do.stall + do.delay)
+                    await self._core.pause(do.stall + do.delay)
                     request.state.fault = do
                     if replaces(do) and not do.apply:
                         if on == "create":
@@ -75,7 +75,13 @@ class Routes:
                 response = await endpoint(request)
             except WireError as error:
                 response = error_response(error)
-            return fault_response(do) if do is not None and replaces(do) else response
+            # What an answer tells of must be on disk when it is told.
+            await self._core.commits.settled()
+            if do is None or not replaces(do):
+                return response
+            if isinstance(response, EventStream):
+                response.discard()
+            return fault_response(do)
 
         return guarded
 
@@ -131,7 +137,6 @@ class Routes:
         core.commits.submit(session, frames, rows=self._creation_key_rows(request, body, session))
         if core.knobs.admission == "async":
             core.admit_soon(session, 1)
-        await core.commits.settled()
         if creation.stream:
             return self._event_stream(subscriber, session, status=201)
         return json_response(snapshot, status=201)
@@ -165,7 +170,6 @@ class Routes:
                 raise invalid(f"Unknown parameter: '{name}'.", param=name)
         if len(wanted) > 16:
             raise invalid("'metadata' may have at most 16 pairs.", param="metadata")
-        await self._core.commits.settled()
         now, agent_id = self._core.clock.now(), query.get("agent_id")
         found = [
             session
@@ -181,10 +185,7 @@ class Routes:
     async def retrieve(self, request: Request) -> Response:
         """Retrieve a session."""
         _no_query(request)
-        session = self._core.find(request.path_params["session_id"])
-        snapshot = session.snapshot()
-        await self._core.commits.settled()
-        return json_response(snapshot)
+        return json_response(self._core.find(request.path_params["session_id"]).snapshot())
 
     async def update(self, request: Request) -> Response:
         """Update the agent's model, effort, tier or tools, or the metadata, of a session."""
@@ -207,9 +208,8 @@ class Routes:
             record.prompt_cache_options = update.prompt_cache_options
         session.touch(record)
         self._log_request("update", request, body, effect=True)
-        snapshot = session.snapshot()
-        await core.commits.commit(session, [])
-        return json_response(snapshot)
+        core.commits.submit(session, [])
+        return json_response(session.snapshot())
 
     async def delete(self, request: Request) -> Response:
         """Delete a session that is idle or failed and requires nothing; a repeat is accepted (observed)."""
@@ -225,7 +225,6 @@ class Routes:
         self._log_request("delete", request, b"", effect=not repeated)
         if session is not None:
             core.delete(session)
-        await core.commits.settled()
         return json_response({"id": session_id, "object": "agent.session.deleted", "deleted": True})
 
     # -- what a session holds ---------------------------------------------------------------------------------------
@@ -261,21 +260,21 @@ class Routes:
 
     async def list_items(self, request: Request) -> Response:
         """List a session's items of all turns."""
-        session = await self._settled_session(request)
+        session = self._core.find(request.path_params["session_id"])
         objects = listed_items(session.items, knobs=self._core.knobs)
         bad_cursor = invalid("Invalid session item ID in `after`", param="after")
         return self._page(request, objects, bad_cursor=bad_cursor, strict_limit=False)
 
     async def list_turns(self, request: Request) -> Response:
         """List a session's turns."""
-        session = await self._settled_session(request)
+        session = self._core.find(request.path_params["session_id"])
         objects = [session.view(turn) for turn in session.turns]
         return self._page(request, objects, bad_cursor=not_found(), strict_limit=True)
 
     async def retrieve_turn(self, request: Request) -> Response:
         """Retrieve one turn."""
         _no_query(request)
-        session = await self._settled_session(request)
+        session = self._core.find(request.path_params["session_id"])
         turn = session.turn(request.path_params["turn_id"])
         if turn is None:
             raise not_found()
@@ -283,7 +282,7 @@ class Routes:
 
     async def list_turn_items(self, request: Request) -> Response:
         """List the items of one turn; its cursor is `last_id`, which need not be an item's id."""
-        session = await self._settled_session(request)
+        session = self._core.find(request.path_params["session_id"])
         turn = session.turn(request.path_params["turn_id"])
         if turn is None:
             raise not_found()
@@ -299,11 +298,6 @@ class Routes:
         """List what this harness never has."""
         self._core.find(request.path_params["session_id"])
         return json_response({"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False})
-
-    async def _settled_session(self, request: Request) -> SessionState:
-        session = self._core.find(request.path_params["session_id"])
-        await self._core.commits.settled()
-        return session
 
     def _page(
         self, request: Request, objects: Sequence[JSON], *, bad_cursor: WireError, strict_limit: bool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -173,6 +174,9 @@ async def _in_thread(function: Any, *arguments: Any) -> None:
 
 
 def _on_asyncio() -> bool:
-    import sniffio
-
-    return sniffio.current_async_library() == "asyncio"
+    # uvicorn needs asyncio's own loop, so this asks asyncio itself; elsewhere no loop of its is running.
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -109,7 +109,7 @@ async def tcp_server(core: Core, listener: socket.socket) -> AsyncGenerator[str]
         lifespan="off",
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=0.4,  # type: ignore[arg-type]  # declared as int, handed to asyncio.wait_for as it is
     )
     server = TCPServer(config)
     bare = BareBody()
@@ -119,7 +119,7 @@ async def tcp_server(core: Core, listener: socket.socket) -> AsyncGenerator[str]
         await server.ready.wait()
         with bare:
             yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        core.hub.drain()
+        core.drain()
         server.should_exit = True
     bare.reraise()
 

@@ -194,6 +194,10 @@ class EventStream(Response):
         finally:
             self._hub.remove(self._subscriber)
 
+    def discard(self) -> None:
+        """Forget the subscriber of a stream that will not be sent."""
+        self._hub.remove(self._subscriber)
+
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
