@@ -101,7 +101,11 @@ async def test_a_call_that_only_queued_past_its_time_has_not_started() -> None:
 
 async def test_a_verify_hook_is_asked_about_a_call_that_ran_out_of_time() -> None:
     handlers = Handlers()
-    answers: dict[str, Happened[str] | NotHappened | Unknown] = {"paid": Happened("receipt 5"), "lost": NotHappened(), "dark": Unknown()}
+    answers: dict[str, Happened[str] | NotHappened | Unknown] = {
+        "paid": Happened("receipt 5"),
+        "lost": NotHappened(),
+        "dark": Unknown(),
+    }
     asked: list[str] = []
 
     @handlers.tool(timeout=0.1, settle=0.0)
