@@ -195,7 +195,7 @@ class Journal:
             UpdateCall(key=key, sources=(record.state,), target=target, at=now, changes=changes, reason=reason),
             lazy=lazy,
         )
-        self._mirror(record, target, {**changes, "reason": reason} if reason else changes)
+        self._mirror(record, target, {**changes, "reason": reason})
         return receipt
 
     def substitute(self, key: CallKey, element: bytes, reason: str) -> Receipt:

@@ -44,8 +44,8 @@ class InsertCall(msgspec.Struct, frozen=True):
 class UpdateCall(msgspec.Struct, frozen=True, kw_only=True):
     """Move one call by compare-and-set, and write the transition row in the same commit.
 
-    It applies (count 1) when the row exists, its state is in `sources`, its token equals `token` if that is given,
-    and its incarnation and attempt equal theirs if given. `changes` names columns of CallRecord (never key, state,
+    It applies (count 1) when the row exists, its state is in `sources`, and its token and attempt equal theirs where
+    those are given. `changes` names columns of CallRecord (never key, state,
     outcome_hash: the store computes that from `outcome`). An `outcome` already stored is never overwritten: a row
     that has one does not match an update that brings one.
     """
