@@ -77,7 +77,7 @@ def serve(descriptors: list[int]) -> None:
 
 def _programs() -> dict[str, Program]:
     # Imported here, in the server only: whoever talks to it needs none of it.
-    from chaos import kill_worker, script_worker
+    from chaos import kill_worker, script_worker, stale_worker
 
     # What else a worker would load when it gets to it: the loops, and half a second of the client's resources.
     for name in (
@@ -88,7 +88,7 @@ def _programs() -> dict[str, Program]:
         "openai.resources.beta.beta",
     ):
         importlib.import_module(name)
-    return {"kill": kill_worker.run, "script": script_worker.run}
+    return {"kill": kill_worker.run, "script": script_worker.run, "stale": stale_worker.run}
 
 
 def _lane(connection: socket.socket, programs: dict[str, Program]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -41,10 +41,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     slow_commit: float = 0.0
     """How long the disk lets each commit wait."""
     late_effect: float = 0.0
-    """How long after its call the bank applies it, whether or not the caller still lives; 0 is at once."""
+    """How long after its call the bank applies it, whether or not the caller still lives; 0 is at once. It is applied
+    earlier when a verify hook says meanwhile that it did not happen."""
     poll_interval: float = 45.0
     submit_grace: float | None = None
     """Overrides how long an accepted result may stay listed; None is the product's own."""
+    post_fault: dict[str, Any] | None = None
+    """What the server does to the first POST that carries the result of the first call."""
     base_url: str = ""
     folder: str = ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import shutil
 import signal
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from chaos.kill_checker import Evidence, Step, StoredCall, Violation, check, rea
 from chaos.kill_worker import LOG, MARKER, RESULT, STORE, read_lines
 
 WORKER_LOG = "worker.log"
+BANK_PATIENCE = 10.0
 
 
 class Server:
@@ -54,11 +54,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def harness(folder: Path, script: Path | None = None) -> Generator[Server]:
+def harness(folder: Path, script: Path, knobs: Mapping[str, str] | None = None) -> Generator[Server]:
     """Run `answerback harness` for the length of a block."""
-    command = [sys.executable, "-m", "answerback", "harness", "--memory"]
-    if script is not None:
-        command += ["--script", str(script)]
+    command = [sys.executable, "-m", "answerback", "harness", "--memory", "--script", str(script)]
+    for name, value in (knobs or {}).items():
+        command += ["--set", f"{name}={value}"]
     with (folder / "harness.log").open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
         try:
@@ -102,7 +102,7 @@ class Rig:
     def __repr__(self) -> str:
         return f"<Rig {self._lanes.qsize()} lanes free>"
 
-    def run(self, case: Case, *, faults: Sequence[dict[str, Any]] = ()) -> Report:
+    def run(self, case: Case) -> Report:
         """Run a case: until it ends itself at its step, then again to the end of its turn; check what is left."""
         lane = self._lanes.get()
         started = time.monotonic()
@@ -110,8 +110,9 @@ class Rig:
             folder = self._folder / case.id
             folder.mkdir()
             case = msgspec.structs.replace(case, base_url=self.server.base_url, folder=str(folder))
-            if faults:
-                self.server.control("faults", list(faults))
+            if case.post_fault is not None:
+                rule = {"on": "post", "where": {"call_id": f"{case.id}.0"}, "do": case.post_fault}
+                self.server.control("faults", [rule])
             first = self._worker(lane, case)
             reached = _reached(folder / MARKER) == case.step
             middle = self.evidence(case, snapshot=folder / "middle")
@@ -123,6 +124,8 @@ class Rig:
                 violations += _new(violations, check(self.evidence(case, snapshot=folder / "second"), final=False))
             if case.step is not None:
                 last = self._worker(lane, msgspec.structs.replace(case, step=None))
+            if case.late_effect:
+                _await_bank(folder / LOG)
             end = self.evidence(case)
             violations += _new(violations, check(end))
         finally:
@@ -175,17 +178,28 @@ class Rig:
 
 
 @contextlib.contextmanager
-def open_rig(folder: Path, cases: Sequence[Case], *, lanes: int | None = None) -> Generator[Rig]:
+def open_rig(
+    folder: Path, cases: Sequence[Case], *, lanes: int, knobs: Mapping[str, str] | None = None
+) -> Generator[Rig]:
     """Run a rig whose scripted model knows these cases."""
     script = folder / "script.json"
     script.write_text(json.dumps({"rules": [case.script_rule() for case in cases]}))
-    count = lanes or 2 * (os.cpu_count() or 1)
-    with harness(folder, script) as server, fork_server(count) as forks:
+    with harness(folder, script, knobs) as server, fork_server(lanes) as forks:
         yield Rig(server, forks, folder)
 
 
 def _new(known: Sequence[Violation], found: Sequence[Violation]) -> list[Violation]:
     return [violation for violation in found if violation not in known]
+
+
+def _await_bank(log: Path) -> None:
+    """Wait until the bank has carried out everything it was sent: one effect for each entry."""
+    until = time.monotonic() + BANK_PATIENCE
+    while time.monotonic() < until:
+        kinds = [line.what for line in read_lines(log)]
+        if kinds.count("effect") >= kinds.count("entry"):
+            return
+        time.sleep(0.02)
 
 
 def _reached(marker: Path) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from openai import AsyncOpenAI
 from answerback import Handlers, Happened, NotHappened, Runtime, SessionRef, SQLiteStore, ToolContext
 from answerback.actors import reconcile
 from answerback.store.writer import Writer
+from chaos import late_bank
 from chaos.kill_case import Case, Line
 from chaos.kill_steps import HOOKS, Trigger, kill_self
 from chaos.patching import replace
@@ -156,6 +157,5 @@ def read_lines(log: Path) -> list[Line]:
 
 def _send_to_bank(log: Path, entry: Line, seconds: float) -> None:
     """Hand the effect to a process of its own, which carries it out later whatever becomes of this one."""
-    text = shlex.quote(msgspec.json.encode(entry).decode())
-    command = f"sleep {seconds}; printf '%s\\n' {text} >> {shlex.quote(str(log))}"
-    subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True)
+    command = [sys.executable, "-S", "-E", late_bank.__file__, str(log), msgspec.json.encode(entry).decode()]
+    subprocess.Popen([*command, str(seconds)], start_new_session=True)
