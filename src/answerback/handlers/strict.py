@@ -19,7 +19,7 @@ def strict_form(schema: dict[str, Any], *, tool: str) -> dict[str, Any]:
         ToolDefinitionError: for a free-form object (`dict[str, ...]`), which has no strict form; names its path.
     """
     result = copy.deepcopy(schema)
-    _Tightener(result, tool).tighten(result)
+    _Tightener(schema, tool).tighten(result)
     return result
 
 
@@ -67,7 +67,7 @@ def has_widened(schema: object) -> bool:
 
 
 class _Tightener:
-    """Makes one schema strict, in place."""
+    """Makes one schema strict, in place; `root` is the untouched original, for references."""
 
     def __init__(self, root: dict[str, Any], tool: str) -> None:
         self._root = root

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 from typing import Any
 
 import anyio
@@ -23,12 +24,14 @@ class Notebook:
     def __init__(self) -> None:
         self.checkpoints: list[tuple[CallKey, int, str, bytes]] = []
         self.messages: list[tuple[CallKey, str]] = []
+        self.threads: set[int] = set()
 
     async def checkpoint(self, key: CallKey, attempt: int, name: str, value: bytes) -> None:
         self.checkpoints.append((key, attempt, name, value))
 
     def progress(self, key: CallKey, message: str) -> None:
         self.messages.append((key, message))
+        self.threads.add(threading.get_ident())
 
 
 def context(notebook: Notebook, **options: Any) -> ToolContext:
@@ -73,6 +76,7 @@ async def test_progress_from_a_thread_arrives_on_the_loops_own_thread() -> None:
     with anyio.fail_after(5):
         await anyio.to_thread.run_sync(ctx.progress, "done")
     assert notebook.messages == [(KEY, "half"), (KEY, "done")]
+    assert notebook.threads == {threading.get_ident()}
 
 
 def test_there_is_no_current_context_outside_a_handler() -> None:

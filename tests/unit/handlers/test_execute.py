@@ -286,6 +286,20 @@ async def test_a_body_cancelled_inside_its_own_task_group_is_interrupted() -> No
         assert execution.result == Interrupted()
 
 
+async def test_a_body_cancelled_before_its_first_step_is_not_entered() -> None:
+    runs: list[int] = []
+
+    async def handler() -> None:
+        runs.append(1)
+
+    async with opened() as executor:
+        execution = executor.start(tool_of(handler), NOTHING, context())
+        execution.cancel()
+        assert await execution.wait(5)
+        assert (execution.result, execution.started) == (Interrupted(), False)
+    assert runs == []
+
+
 async def test_a_value_returned_in_spite_of_cancellation_counts() -> None:
     entered = anyio.Event()
 

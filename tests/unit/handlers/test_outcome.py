@@ -134,6 +134,11 @@ def test_values_become_plain_text_or_compact_json(value: object, expected: str) 
     assert text(value) == expected
 
 
+def test_a_set_has_the_same_text_every_time() -> None:
+    names = [f"name_{number:02}" for number in range(40)]
+    assert text(set(names)) == json.dumps(names, separators=(",", ":"))
+
+
 def test_none_is_a_result_without_output() -> None:
     assert encode(None) == Outcome("ok", output=None)
 

@@ -149,7 +149,11 @@ def test_a_described_reference_to_itself_ends() -> None:
         """Loop."""
         return f"{n}"
 
-    assert strict_of(loop)["properties"]["n"] == {"$ref": "#/$defs/Loop"}
+    found = strict_of(loop)
+    assert found["properties"]["n"] == {"$ref": "#/$defs/Loop"}
+    inner = found["$defs"]["Loop"]["properties"]["inner"]
+    assert inner["description"] == "Itself."
+    assert inner["properties"]["inner"] == {"$ref": "#/$defs/Loop"}
 
 
 def test_a_free_form_object_is_refused_with_its_path() -> None:
