@@ -18,6 +18,7 @@ import httpx2
 import pytest
 from openai import AsyncOpenAI
 
+from answerback.harness.persistence import Documents
 from answerback.testing import ModelRequest, Script, call, calls, rule, run_harness, say, sleep
 from harness.flow import (
     HEADERS,
@@ -217,6 +218,40 @@ def test_options_that_cannot_be_used_are_refused_at_start(options: dict[str, Any
     assert finished.returncode != 0
     assert text in finished.stderr
     assert finished.stdout == ""
+
+
+async def test_nothing_is_answered_or_published_before_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Documents.write
+    begun, disk = anyio.Event(), anyio.Event()
+
+    async def slow_write(documents: Documents, rows: Any) -> None:
+        if any(kind == "key" for kind, _, _ in rows):
+            begun.set()
+            await disk.wait()
+        await write(documents, rows)
+
+    async with strict_harness(state_dir=tmp_path) as (harness, client):
+        session = await waiting_session(client)
+        turn_id = session.required_actions[0].turn_id
+        monkeypatch.setattr(Documents, "write", slow_write)
+        told: list[str] = []
+
+        async def do(name: str, request: Any) -> None:
+            await request
+            told.append(name)
+
+        async with following(client, session.id) as stream, anyio.create_task_group() as tasks:
+            tasks.start_soon(do, "post", post(client, session.id, result("call_1", turn_id), key="k"))
+            await begun.wait()
+            tasks.start_soon(do, "get", client.beta.agents.sessions.retrieve(session.id))
+            await anyio.wait_all_tasks_blocked()
+            assert (told, harness.log[-1].effect) == ([], True), "it is done in memory, and nobody knows yet"
+            assert [kind for kind in stream.types if kind == "requires_action"] == []
+            disk.set()
+            await stream.seen("requires_action")
+        assert sorted(told) == ["get", "post"]
 
 
 # -- restarts in one process -------------------------------------------------------------------------------------------

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import httpx2
 import pytest
 import trio
@@ -230,14 +230,19 @@ def test_hours_pass_at_once_under_a_virtual_clock_and_exactly_as_many_as_were_as
     assert math.isclose(passed, 3 * 3600, abs_tol=1)
 
 
-def test_no_thread_is_started_in_memory_so_virtual_time_is_safe_from_the_first_request() -> None:
+def test_no_thread_is_used_in_memory_so_virtual_time_is_safe_from_the_first_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_threads(*_: object, **__: object) -> None:
+        raise AssertionError("a thread was asked for")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", no_threads)
+
     async def main() -> float:
         async with run_harness() as harness:
-            before = threading.active_count()
             begun = trio.current_time()
             stream = await open_session(harness.client, "hi", stream=True)
             assert [event.type async for event in stream][-1] == "agent.session.idle"
-            assert threading.active_count() == before
             return trio.current_time() - begun
 
     assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) < 1
