@@ -11,9 +11,75 @@ from answerback.errors import DecisionError
 from answerback.handlers import outcome as texts
 from answerback.handlers.policy import NotHappened, Verdict
 from answerback.handlers.tool import Tool
-from answerback.model import CallRecord, CallState
+from answerback.model import CallRecord, CallState, Outcome
 from answerback.names import find_call
-from answerback.store.base import Store, UpdateCall
+from answerback.store.base import DecideApproval, Store, UpdateCall, Write
+
+
+async def approve(store: Store, call: str, *, by: str | None = None, reason: str | None = None) -> CallRecord:
+    """Store a yes to a call that waits for one; whoever follows the session starts it.
+
+    The yes is for the arguments the call was asked with, and for this call only.
+
+    Raises:
+        UnknownCallError: no call, or several, have this name.
+        DecisionError: the call does not wait for an approval (any more).
+    """
+    record = await _waiting(store, call)
+    now = _now()
+    say = DecideApproval(key=record.key, verdict="approved", at=now, by=by, reason=reason)
+    move = UpdateCall(
+        key=record.key,
+        sources=(CallState.WAITING_APPROVAL,),
+        target=CallState.REQUESTED,
+        at=now,
+        reason=f"approved by {by}" if by else "approved",
+    )
+    return await _decided(store, record, say, move)
+
+
+async def reject(store: Store, call: str, *, reason: str | None = None, by: str | None = None) -> CallRecord:
+    """Store a no to a call that waits for an approval; the model reads `reason`, the handler never runs.
+
+    Raises:
+        UnknownCallError: no call, or several, have this name.
+        DecisionError: the call does not wait for an approval (any more).
+    """
+    record = await _waiting(store, call)
+    now = _now()
+    text = f"The call was not approved: {reason}" if reason else "The call was not approved."
+    outcome = Outcome(kind="rejected", error=text)
+    say = DecideApproval(key=record.key, verdict="rejected", at=now, by=by, reason=reason)
+    move = UpdateCall(
+        key=record.key,
+        sources=(CallState.WAITING_APPROVAL,),
+        target=CallState.FINISHED,
+        at=now,
+        changes={"outcome_kind": outcome.kind, "outcome": encode(record.key, outcome), "finished_at": now},
+        reason=f"rejected by {by}" if by else "rejected",
+    )
+    return await _decided(store, record, say, move)
+
+
+async def _waiting(store: Store, call: str) -> CallRecord:
+    await store.flush()
+    record = await find_call(store, call)
+    if record.state is not CallState.WAITING_APPROVAL:
+        raise DecisionError(
+            f"call {record.public_id[:12]} is {record.state.value}, not waiting for an approval; nothing was changed"
+        )
+    return record
+
+
+async def _decided(store: Store, record: CallRecord, *statements: Write) -> CallRecord:
+    """Apply a decision whole; every statement must have matched, or somebody else decided in this moment."""
+    if set(await store.write(*statements).committed()) != {1}:
+        raise DecisionError(f"call {record.public_id[:12]} changed in this moment; look at it again")
+    return (await store.calls_by_key([record.key]))[record.key]
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
 
 
 async def decide(
@@ -35,7 +101,7 @@ async def decide(
         raise DecisionError(
             f"call {record.public_id[:12]} is {record.state.value}, not waiting for a decision; nothing was changed"
         )
-    now = time.time_ns() // 1000
+    now = _now()
     changes: dict[str, Any] = {"hold_until": None, "next_at": None}
     target = CallState.FINISHED
     if isinstance(verdict, NotHappened):
@@ -52,7 +118,4 @@ async def decide(
         changes=changes,
         reason=f"{reason}: {type(verdict).__name__}",
     )
-    (count,) = await store.write(statement).committed()
-    if count != 1:
-        raise DecisionError(f"call {record.public_id[:12]} changed in this moment; look at it again")
-    return (await store.calls_by_key([record.key]))[record.key]
+    return await _decided(store, record, statement)

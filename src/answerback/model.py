@@ -209,6 +209,22 @@ class InputRecord(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: int = 0
 
 
+class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A person's yes or no to one call, bound to the arguments it was asked with."""
+
+    key: CallKey
+    digest: str
+    """The `arguments_hash` the approval is for: other arguments need another approval."""
+    asked_at: int
+    decided_at: int | None = None
+    verdict: Literal["approved", "rejected"] | None = None
+    decided_by: str | None = None
+    """Who decided, in the words of whoever passed the decision on."""
+    reason: str | None = None
+    used_at: int | None = None
+    """When the approved call was first started; set in the commit of its START."""
+
+
 class LateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a handler returned after its call was already answered. Recorded, never sent."""
 

@@ -21,7 +21,7 @@ from answerback.actors.messages import ReadAgain
 from answerback.actors.opening import Opener
 from answerback.actors.settings import ActorSettings, CallSettings, KernelSettings
 from answerback.actors.status import RuntimeStatus, status_of
-from answerback.decisions import decide
+from answerback.decisions import approve, decide, reject
 from answerback.errors import ApiError, ConfigurationError, RuntimeStateError, SessionError
 from answerback.handlers.detached import Detached, Raised
 from answerback.handlers.execute import Executor
@@ -295,10 +295,31 @@ class Runtime:
             call: its public id (any unique prefix) or call_id.
             verdict: `Happened(output)`, `Failed(text)`, `NotHappened()` (the handler runs) or `Unknown()`.
         """
-        kernel, _ = self._running()
+        self.check_running()
         await self._store.flush()
         found = await find_call(self._store, call)
-        record = await decide(self._store, found.public_id, verdict, tool=self._handlers.get(found.name))
+        tool = self._handlers.get(found.name)
+        return await self._decided(await decide(self._store, found.public_id, verdict, tool=tool))
+
+    async def approve(self, call: str, *, by: str | None = None, reason: str | None = None) -> CallRecord:
+        """Say yes to a call that waits for an approval: its handler is started, once; see `answerback.decisions`.
+
+        Args:
+            call: its public id (any unique prefix) or call_id.
+            by: who said so, for the record.
+            reason: why, for the record.
+        """
+        self.check_running()
+        return await self._decided(await approve(self._store, call, by=by, reason=reason))
+
+    async def reject(self, call: str, *, reason: str | None = None, by: str | None = None) -> CallRecord:
+        """Say no to a call that waits for an approval: its handler never runs, the model reads `reason`."""
+        self.check_running()
+        return await self._decided(await reject(self._store, call, reason=reason, by=by))
+
+    async def _decided(self, record: CallRecord) -> CallRecord:
+        """Let the session's actor act on a decision that is in the store."""
+        kernel, _ = self._running()
         live = kernel.live.get(record.key.session_id)
         if live is not None:
             await live.journal.refresh([record.key])

@@ -14,8 +14,8 @@ from answerback.actors.api import AgentsApi
 from answerback.actors.live import LiveSession
 from answerback.actors.messages import OutboxChanged, ReadAgain
 from answerback.actors.turns import TurnResult, newest_root, result_of
-from answerback.errors import ConfigurationError, InputRefusedError, RuntimeStateError, SessionError
-from answerback.model import InputRecord
+from answerback.errors import ConfigurationError, InputRefusedError, RuntimeStateError, SessionError, UnknownCallError
+from answerback.model import CallRecord, CallState, InputRecord
 from answerback.store.base import PutInput, Store
 from answerback.wire import inputs
 from answerback.wire.events import Event
@@ -49,6 +49,20 @@ class SessionHost(Protocol):
 
     async def detach(self, session_id: str) -> None:
         """Stop following a session."""
+        ...
+
+    async def calls(
+        self, *, session_id: str | None = None, states: Sequence[CallState] | None = None, limit: int = 100
+    ) -> list[CallRecord]:
+        """Return rows of the journal, newest first."""
+        ...
+
+    async def approve(self, call: str, *, by: str | None = None, reason: str | None = None) -> CallRecord:
+        """Say yes to a call that waits for an approval."""
+        ...
+
+    async def reject(self, call: str, *, reason: str | None = None, by: str | None = None) -> CallRecord:
+        """Say no to a call that waits for an approval."""
         ...
 
 
@@ -138,6 +152,32 @@ class SessionRef:
         key = inputs.input_key(self.id, f"cancel:{secrets.token_hex(8)}")
         await self._runtime.post(self.id, inputs.body([inputs.CANCEL]), key=key)
         self._live.mailbox.tell(ReadAgain("a cancel was accepted"))
+
+    async def pending_approvals(self) -> list[CallRecord]:
+        """Return the session's calls that wait for a person's yes, oldest first, with their exact arguments."""
+        states = [CallState.WAITING_APPROVAL]
+        return (await self._runtime.calls(session_id=self.id, states=states, limit=1000))[::-1]
+
+    async def approve(self, call: str, *, by: str | None = None, reason: str | None = None) -> CallRecord:
+        """Say yes to one of this session's calls; see `Runtime.approve`.
+
+        Raises:
+            UnknownCallError: no call, or several, have this name.
+            DecisionError: it does not wait for an approval (any more).
+        """
+        return await self._runtime.approve(await self._own(call), by=by, reason=reason)
+
+    async def reject(self, call: str, *, reason: str | None = None, by: str | None = None) -> CallRecord:
+        """Say no to one of this session's calls; the model reads `reason`. Errors as in `approve`."""
+        return await self._runtime.reject(await self._own(call), reason=reason, by=by)
+
+    async def _own(self, call: str) -> str:
+        """Return the public id of a call of this session: another session's call is not this one's to decide."""
+        calls = await self._runtime.calls(session_id=self.id, limit=1000)
+        found = [record for record in calls if record.public_id.startswith(call) or record.key.call_id == call]
+        if len(found) != 1:
+            raise UnknownCallError(f"session {self.id} has {len(found)} calls named {call!r}")
+        return found[0].public_id
 
     @asynccontextmanager
     async def events(self) -> AsyncGenerator[MemoryObjectReceiveStream[Event]]:

@@ -15,6 +15,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from answerback.actors.approvals import gate
 from answerback.actors.job import Job, Queue, log_ids
 from answerback.actors.journal import Checkpoints, Journal
 from answerback.actors.messages import CallFinished
@@ -36,8 +37,6 @@ logger = logging.getLogger("answerback.calls")
 AnyTool = Tool[..., Any]
 STARTABLE = (CallState.REQUESTED,)
 RESTARTABLE = (CallState.STARTED, CallState.INDETERMINATE)
-HOOK_TIMEOUT = 60.0
-"""Seconds one question to a verify hook may take before it counts as Unknown."""
 UNFINISHED = (CallState.STARTED, CallState.INDETERMINATE)
 
 
@@ -89,20 +88,17 @@ class CallRunner:
         crashed: bool = False,
     ) -> None:
         """Start the task that brings a requested or interrupted call to an outcome."""
-        job = self._open(journal, key, notify)
-        if job is not None:
+        if job := self._open(journal, key, notify):
             self._group.start_soon(self._guard, job, lambda: self._attempts(job, declared, crashed=crashed))
 
     def resolve(self, journal: Journal, key: CallKey, notify: Callable[[CallFinished], None]) -> None:
         """Start the task that decides an INDETERMINATE call."""
-        job = self._open(journal, key, notify)
-        if job is not None:
+        if job := self._open(journal, key, notify):
             self._group.start_soon(self._guard, job, lambda: self._resolve(job))
 
     def poison(self, journal: Journal, key: CallKey, notify: Callable[[CallFinished], None]) -> None:
         """Answer a call whose process died too often."""
-        job = self._open(journal, key, notify)
-        if job is not None:
+        if job := self._open(journal, key, notify):
             self._group.start_soon(self._guard, job, lambda: self._poison(job))
 
     def cancel(self, key: CallKey) -> None:
@@ -138,7 +134,7 @@ class CallRunner:
     async def ask(self, tool: AnyTool, bound: BoundArguments, record: CallRecord) -> Verdict[Any]:
         """Ask a tool's verify hook what an interrupted call did."""
         context = self._context(record, await self._store.checkpoints(record.key))
-        return await self._executor.ask(tool, bound, context, timeout=HOOK_TIMEOUT)
+        return await self._executor.ask(tool, bound, context, timeout=self.settings.hook_timeout)
 
     def now(self) -> int:
         """Return the wall clock in microseconds."""
@@ -193,8 +189,18 @@ class CallRunner:
         except ArgumentsError as error:
             await self.refuse(job, texts.arguments_rejected(error.text))
             return
+        if not await self._may_start(job, tool, bound, record):
+            return
         while not await self._attempt(job, tool, bound, crashed=crashed):
             crashed = False
+
+    async def _may_start(self, job: Job, tool: AnyTool, bound: BoundArguments, record: CallRecord) -> bool:
+        """Whether the call needs no approval, or has one; a call that was started before had its own then."""
+        if record.attempt > 0:
+            return True
+        passage = await gate(self._store, job, tool, bound, self._context(record, {}))
+        job.approved = passage == "approved"
+        return passage != "waiting"
 
     async def _attempt(self, job: Job, tool: AnyTool, bound: BoundArguments, *, crashed: bool) -> bool:
         """Wait for a slot and run one attempt; return False when another one is to follow."""
@@ -228,18 +234,18 @@ class CallRunner:
         receipt, record = job.journal.start(
             job.key,
             sources=STARTABLE if before.state is CallState.REQUESTED else RESTARTABLE,
+            approved=job.approved,
             effects=tool.effects,
             handler_version=tool.handler_version,
             crash_count=before.crash_count + crashed,
             # A restart keeps the deadline; one that passed while nothing ran is given anew.
             deadline=before.deadline if before.deadline and before.deadline > now else now + int(tool.timeout * 1e6),
         )
-        if tool.effects == "once":
-            # The row is durable before the body is entered: after a crash it says "unknown", never "not started".
-            (count,) = await receipt.committed()
-            if count != 1:
-                await job.journal.refresh([job.key])
-                return True
+        # The row is durable before the body is entered: after a crash it says "unknown", never "not started".
+        waits = tool.effects == "once" or job.approved
+        if waits and set(await receipt.committed()) != {1}:
+            await job.journal.refresh([job.key])
+            return True
         if job.interrupted:
             # Known never to have been entered: it is as good as never started.
             job.journal.move(job.key, CallState.REQUESTED, reason="stopped before the handler was entered")

@@ -25,6 +25,8 @@ class Job:
         """Nobody waits for the result any more: its turn is over."""
         self.stopping = False
         """The runtime is being stopped and its patience is over."""
+        self.approved = False
+        """A person said yes to this call; its start claims that."""
         self.entered = False
         """Whether a handler body was entered and has not ended."""
         self.decided = anyio.Event()

@@ -18,7 +18,17 @@ import msgspec
 from answerback.actors.messages import Asked
 from answerback.actors.reconcile import Entry
 from answerback.model import CallKey, CallRecord, CallState, LateRecord, Outcome
-from answerback.store.base import InsertCall, PutCheckpoint, PutLate, PutSubstitute, Receipt, Store, UpdateCall
+from answerback.store.base import (
+    InsertCall,
+    PutApproval,
+    PutCheckpoint,
+    PutLate,
+    PutSubstitute,
+    Receipt,
+    Store,
+    UpdateCall,
+    UseApproval,
+)
 from answerback.wire import inputs
 
 CLOSED_KEPT = 256
@@ -108,8 +118,13 @@ class Journal:
 
     # --- T1: start ------------------------------------------------------------------------------------------------
 
-    def start(self, key: CallKey, *, sources: tuple[CallState, ...], **changes: Any) -> tuple[Receipt, CallRecord]:
-        """Queue the STARTED row of the next attempt; the handler may be entered only when its count is 1."""
+    def start(
+        self, key: CallKey, *, sources: tuple[CallState, ...], approved: bool = False, **changes: Any
+    ) -> tuple[Receipt, CallRecord]:
+        """Queue the STARTED row of the next attempt; the handler may be entered only when every count is 1.
+
+        With `approved`, the call's approval is claimed in the same transaction, for the arguments of the row.
+        """
         record = self._require(key)
         now = self._now()
         values = {
@@ -121,17 +136,22 @@ class Journal:
             "hold_until": None,
             **changes,
         }
-        receipt = self._store.write(
-            UpdateCall(
-                key=key,
-                sources=sources,
-                target=CallState.STARTED,
-                at=now,
-                attempt=record.attempt,
-                changes=values,
-            )
+        start = UpdateCall(
+            key=key, sources=sources, target=CallState.STARTED, at=now, attempt=record.attempt, changes=values
         )
-        return receipt, self._mirror(record, CallState.STARTED, values)
+        claim = [UseApproval(key=key, digest=record.arguments_hash, at=now)] if approved else []
+        return self._store.write(start, *claim), self._mirror(record, CallState.STARTED, values)
+
+    async def ask_approval(self, key: CallKey) -> None:
+        """Store that a person is asked about this call with these arguments, and wait for stable storage."""
+        record = self._require(key)
+        now = self._now()
+        reason = "waiting for an approval"
+        move = UpdateCall(key=key, sources=(record.state,), target=CallState.WAITING_APPROVAL, at=now, reason=reason)
+        ask = PutApproval(key=key, digest=record.arguments_hash, at=now)
+        receipt = self._store.write(move, ask)
+        self._mirror(record, CallState.WAITING_APPROVAL, {"reason": reason})
+        await receipt.committed()
 
     # --- T2: finish -----------------------------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ def _required(entry: Entry, reading: Reading, context: Context) -> list[Decision
         case CallState.SUBMITTED:
             return _submitted(entry, reading, context)
         case _:
-            return _closed_but_required(entry, reading)
+            return _closed_but_required(entry, reading, context)
 
 
 def _may_rerun(record: CallRecord, rules: Rules) -> bool:
@@ -246,19 +246,27 @@ def _submitted(entry: Entry, reading: Reading, context: Context) -> list[Decisio
     # A frame may have been written before the server took the result; a GET sent afterwards may not.
     if not _absence_counts(reading, entry):
         return []
+    return [_in_grace(record, context) or Submit(record.key, again=True)]
+
+
+def _in_grace(record: CallRecord, context: Context) -> LookAgain | None:
+    """Give the server time to take an accepted result off its list before it counts as lost."""
     accepted_at = record.submitted_at or 0
     # A clock that was set back must not stretch the grace to hours: then it is over at once, which costs one repeat.
     if 0 <= context.now - accepted_at < SUBMIT_GRACE:
-        return [LookAgain("accepted result still listed", at=accepted_at + SUBMIT_GRACE)]
-    return [Submit(record.key, again=True)]
+        return LookAgain("accepted result still listed", at=accepted_at + SUBMIT_GRACE)
+    return None
 
 
-def _closed_but_required(entry: Entry, reading: Reading) -> list[Decision]:
+def _closed_but_required(entry: Entry, reading: Reading, context: Context) -> list[Decision]:
     """Decide about a closed call that is listed: an old frame, or a server that lost what it had accepted."""
     record = entry.record
     if not _absence_counts(reading, entry):
         # Also for a GET that is older than the row: after a restart nothing else would bring a newer one soon.
         return [LookAgain("a closed call is listed")]
+    if record.submit_status == "accepted" and (pause := _in_grace(record, context)) is not None:
+        # Its output was seen before the list was: the two need not change in one moment.
+        return [pause]
     if record.payload is not None:
         return [Submit(record.key, again=record.submit_status == "accepted" or record.state is CallState.ACKED)]
     if record.state is CallState.OBSOLETE_UNKNOWN:

@@ -15,6 +15,8 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int = 100
     cancel_grace: float = 2.0
     hold_deadline: float = 600.0
+    hook_timeout: float = 60.0
+    """What one question to a verify hook may take before it counts as Unknown."""
     on_interrupted: OnInterrupted = "tell_model"
     unhandled: Literal["answer", "hold"] = "answer"
 

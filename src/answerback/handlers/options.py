@@ -9,9 +9,11 @@ from typing import Any, TypeAlias, TypedDict, cast, get_args
 import msgspec
 
 from answerback.errors import ToolDefinitionError
+from answerback.handlers.context import ToolContext
 from answerback.handlers.policy import Retry
 from answerback.model import Effects, OnInterrupted
 
+Approval: TypeAlias = "bool | Callable[[ToolContext[Any], Mapping[str, Any]], bool | Awaitable[bool]]"
 Enabled: TypeAlias = "bool | Callable[[], bool | Awaitable[bool]]"
 
 
@@ -25,6 +27,8 @@ class ToolOptions(TypedDict, total=False):
     on_interrupted: what follows a call nobody can tell the outcome of; None leaves it to the runtime.
     settle: seconds after the start before the verify hook may be asked, 30 by default: a request that was on its way
         when the process died may still arrive.
+    needs_approval: whether a person must say yes before a call is started: True, or a function of the context and the
+        dict of validated arguments that says so for each call. What it raises counts as yes.
     is_enabled: whether the model may use it now; a function is asked each time.
     defer_loading: hide it until tool search loads it.
     run_async: let the agent go on without waiting for the result (`async` on the wire).
@@ -37,6 +41,7 @@ class ToolOptions(TypedDict, total=False):
     max_concurrency: int | None
     on_interrupted: OnInterrupted | None
     settle: float
+    needs_approval: Approval
     is_enabled: Enabled
     defer_loading: bool
     run_async: bool
@@ -63,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int | None = None
     on_interrupted: OnInterrupted | None = None
     settle: float = 30.0
+    needs_approval: Approval = False
     is_enabled: Enabled = True
     defer_loading: bool = False
     run_async: bool = False
@@ -90,6 +96,7 @@ def _first_wrong(settings: Settings) -> str | None:
     retry, enabled, version = cast(
         "tuple[object, object, object]", (settings.retry, settings.is_enabled, settings.version)
     )
+    approval = cast("object", settings.needs_approval)
     switches = cast("tuple[object, object]", (settings.defer_loading, settings.run_async))
     choices = ", ".join(get_args(Effects))
     policies = ", ".join(get_args(OnInterrupted))
@@ -102,6 +109,10 @@ def _first_wrong(settings: Settings) -> str | None:
         (
             settings.on_interrupted is None or settings.on_interrupted in get_args(OnInterrupted),
             f"on_interrupted must be one of {policies}, or None",
+        ),
+        (
+            isinstance(approval, bool) or callable(approval),
+            "needs_approval must be True, False or a function of the context and the arguments",
         ),
         (
             isinstance(enabled, bool) or callable(enabled),

@@ -279,6 +279,19 @@ class Tool(Generic[P, R_co]):
             logger.error("is_enabled raised %s; the tool is off", type(error).__name__, extra={"tool": self.name})  # noqa: TRY400
             return False
 
+    async def wants_approval(self, context: ToolContext[Any], bound: BoundArguments) -> bool:
+        """Whether a person must say yes to this call. A `needs_approval` function that raises counts as yes."""
+        asked = self._settings.needs_approval
+        if isinstance(asked, bool):
+            return asked
+        try:
+            answer = asked(context, bound.values)
+            return bool(await answer if inspect.isawaitable(answer) else answer)
+        except Exception as error:  # noqa: BLE001 - the author's function; its text may hold values
+            name = type(error).__name__
+            logger.error("needs_approval raised %s; a person is asked", name, extra={"tool": self.name})  # noqa: TRY400
+            return True
+
     # A hook takes the handler's parameters, with or without the ToolContext, and may be sync or async whatever the
     # handler is. Its answer is about what the handler gives once awaited.
     @overload

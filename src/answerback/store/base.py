@@ -17,11 +17,12 @@ The contract every store keeps, and `store.conformance` checks:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from answerback.model import (
+    ApprovalRecord,
     CallKey,
     CallRecord,
     CallState,
@@ -89,6 +90,35 @@ class PutCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
 
+class PutApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask for an approval of a call with these arguments. Count 0 when it was asked before; nothing is changed then."""
+
+    key: CallKey
+    digest: str
+    at: int
+
+
+class DecideApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """Say yes or no. Count 0 when nothing was asked, or it was decided before: a decision never changes."""
+
+    key: CallKey
+    verdict: Literal["approved", "rejected"]
+    at: int
+    by: str | None = None
+    reason: str | None = None
+
+
+class UseApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """Claim the approval of a call for its start, in the transaction of the START.
+
+    Count 1 when it was approved with this digest; the first use is dated. Later attempts of the same call use it too.
+    """
+
+    key: CallKey
+    digest: str
+    at: int
+
+
 class PutSession(msgspec.Struct, frozen=True):
     """Insert a session row. Count 0 when its local_id, key or session_id is taken; nothing is changed then."""
 
@@ -123,6 +153,9 @@ Write: TypeAlias = (
     | PutSubstitute
     | PutLate
     | PutCheckpoint
+    | PutApproval
+    | DecideApproval
+    | UseApproval
     | PutSession
     | UpdateSession
     | PutInput
@@ -239,6 +272,10 @@ class Store(Protocol):
 
     async def late(self, key: CallKey) -> list[LateRecord]:
         """Return what its handler returned too late."""
+        ...
+
+    async def approval(self, key: CallKey) -> ApprovalRecord | None:
+        """Return what is known of a call's approval, or None when none was asked for."""
         ...
 
     async def session(

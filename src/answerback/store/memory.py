@@ -13,6 +13,7 @@ import anyio.lowlevel
 from answerback.errors import RuntimeStateError, StoreClosedError
 from answerback.model import (
     OPEN_STATES,
+    ApprovalRecord,
     CallKey,
     CallRecord,
     CallState,
@@ -162,6 +163,10 @@ class MemoryStore:
     async def checkpoints(self, key: CallKey) -> dict[str, bytes]:
         """Return the named facts its attempts left."""
         return dict((await self._read()).checkpoints.get(key, {}))
+
+    async def approval(self, key: CallKey) -> ApprovalRecord | None:
+        """Return what is known of a call's approval, or None when none was asked for."""
+        return (await self._read()).approvals.get(key)
 
     async def late(self, key: CallKey) -> list[LateRecord]:
         """Return what its handler returned too late."""

@@ -9,9 +9,20 @@ from typing import Any
 import msgspec
 
 from answerback.errors import StoreError
-from answerback.model import CallKey, CallRecord, CallState, InputRecord, LateRecord, SessionRecord, TransitionRecord
+from answerback.model import (
+    ApprovalRecord,
+    CallKey,
+    CallRecord,
+    CallState,
+    InputRecord,
+    LateRecord,
+    SessionRecord,
+    TransitionRecord,
+)
 from answerback.store.base import (
+    DecideApproval,
     InsertCall,
+    PutApproval,
     PutCheckpoint,
     PutInput,
     PutLate,
@@ -20,6 +31,7 @@ from answerback.store.base import (
     UpdateCall,
     UpdateInput,
     UpdateSession,
+    UseApproval,
     Write,
 )
 from answerback.store.statements import outcome_hash
@@ -36,6 +48,7 @@ class Tables:
         self.transitions: dict[CallKey, tuple[TransitionRecord, ...]] = {}
         self.checkpoints: dict[CallKey, dict[str, bytes]] = {}
         self.late: dict[CallKey, tuple[LateRecord, ...]] = {}
+        self.approvals: dict[CallKey, ApprovalRecord] = {}
         self.sessions: dict[str, SessionRecord] = {}
         self.inputs: dict[tuple[str, str], InputRecord] = {}
         self._undo: list[Callable[[], object]] = []
@@ -70,6 +83,12 @@ class Tables:
                 self._need_call(write.key)
                 self._set(self.checkpoints, write.key, {**self.checkpoints.get(write.key, {}), write.name: write.value})
                 return 1
+            case PutApproval():
+                return self._put_approval(write)
+            case DecideApproval():
+                return self._decide_approval(write)
+            case UseApproval():
+                return self._use_approval(write)
             case PutSession():
                 return self._put_session(write.record)
             case UpdateSession():
@@ -143,6 +162,27 @@ class Tables:
             return 0
         changed = replace(record, substitute=write.element, submit_epoch=record.submit_epoch + 1, submit_status="none")
         self._set(self.calls, write.key, changed)
+        return 1
+
+    def _put_approval(self, write: PutApproval) -> int:
+        if write.key not in self.calls or write.key in self.approvals:
+            return 0
+        self._set(self.approvals, write.key, ApprovalRecord(key=write.key, digest=write.digest, asked_at=write.at))
+        return 1
+
+    def _decide_approval(self, write: DecideApproval) -> int:
+        known = self.approvals.get(write.key)
+        if known is None or known.verdict is not None:
+            return 0
+        decided = replace(known, verdict=write.verdict, decided_at=write.at, decided_by=write.by, reason=write.reason)
+        self._set(self.approvals, write.key, decided)
+        return 1
+
+    def _use_approval(self, write: UseApproval) -> int:
+        known = self.approvals.get(write.key)
+        if known is None or known.verdict != "approved" or known.digest != write.digest:
+            return 0
+        self._set(self.approvals, write.key, replace(known, used_at=known.used_at or write.at))
         return 1
 
     def _put_session(self, record: SessionRecord) -> int:

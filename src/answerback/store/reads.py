@@ -8,6 +8,7 @@ from typing import Any
 
 from answerback.model import (
     OPEN_STATES,
+    ApprovalRecord,
     CallKey,
     CallRecord,
     CallState,
@@ -98,6 +99,11 @@ class JournalReads(ABC):
         """Return what its handler returned too late."""
         sql = f"{rows.SELECT_LATE} WHERE {_BY_KEY} ORDER BY late.id"
         return [rows.late_of(key, row) for row in await self._fetchall(sql, _parts(key))]
+
+    async def approval(self, key: CallKey) -> ApprovalRecord | None:
+        """Return what is known of a call's approval, or None when none was asked for."""
+        found = await self._fetchall(f"{rows.SELECT_APPROVAL} WHERE {_BY_KEY}", _parts(key))
+        return rows.approval_of(key, found[0]) if found else None
 
     async def session(
         self, *, local_id: str | None = None, session_id: str | None = None, key: str | None = None

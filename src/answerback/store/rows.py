@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from answerback.model import CallKey, CallRecord, CallState, InputRecord, LateRecord, SessionRecord, TransitionRecord
+from answerback.model import (
+    ApprovalRecord,
+    CallKey,
+    CallRecord,
+    CallState,
+    InputRecord,
+    LateRecord,
+    SessionRecord,
+    TransitionRecord,
+)
 from answerback.store.statements import CALL_COLUMNS, SESSION_COLUMNS
 
 Row = tuple[Any, ...]
@@ -26,6 +35,10 @@ SELECT_INPUT = f"SELECT {_qualified('inputs', InputRecord.__struct_fields__)} FR
 SELECT_TRANSITION = (
     "SELECT transitions.seq, transitions.at, transitions.source, transitions.target, transitions.attempt, "
     "transitions.incarnation, transitions.pid, transitions.reason FROM transitions JOIN calls ON calls.id = call"
+)
+SELECT_APPROVAL = (
+    "SELECT approvals.digest, approvals.asked_at, approvals.decided_at, approvals.verdict, approvals.decided_by, "
+    "approvals.reason, approvals.used_at FROM approvals JOIN calls ON calls.id = call"
 )
 SELECT_LATE = "SELECT late.attempt, late.at, late.kind, late.element FROM late JOIN calls ON calls.id = call"
 
@@ -51,6 +64,11 @@ def input_of(row: Row) -> InputRecord:
 def transition_of(key: CallKey, row: Row) -> TransitionRecord:
     """Return the record of a row of SELECT_TRANSITION."""
     return TransitionRecord(key=key, **dict(zip(TransitionRecord.__struct_fields__[1:], row, strict=True)))
+
+
+def approval_of(key: CallKey, row: Row) -> ApprovalRecord:
+    """Return the record of a row of SELECT_APPROVAL."""
+    return ApprovalRecord(key=key, **dict(zip(ApprovalRecord.__struct_fields__[1:], row, strict=True)))
 
 
 def late_of(key: CallKey, row: Row) -> LateRecord:

@@ -16,7 +16,9 @@ import msgspec
 
 from answerback.model import CallKey, CallRecord, CallState, InputRecord, SessionRecord
 from answerback.store.base import (
+    DecideApproval,
     InsertCall,
+    PutApproval,
     PutCheckpoint,
     PutInput,
     PutLate,
@@ -25,6 +27,7 @@ from answerback.store.base import (
     UpdateCall,
     UpdateInput,
     UpdateSession,
+    UseApproval,
     Write,
 )
 
@@ -118,6 +121,18 @@ _PUT_CHECKPOINT = (
     f"INSERT INTO checkpoints (attempt, name, value, at, call) VALUES (?, ?, ?, ?, {_CALL_ID}) "  # noqa: S608
     "ON CONFLICT (call, name) DO UPDATE SET attempt = excluded.attempt, value = excluded.value, at = excluded.at"
 )
+_PUT_APPROVAL = (
+    "INSERT INTO approvals (call, digest, asked_at) "  # noqa: S608 - constant text
+    f"SELECT id, ?, ? FROM calls WHERE {_BY_KEY} ON CONFLICT (call) DO NOTHING"
+)
+_DECIDE_APPROVAL = (
+    "UPDATE approvals SET verdict = ?, decided_at = ?, decided_by = ?, reason = ? "  # noqa: S608 - constant text
+    f"WHERE call = {_CALL_ID} AND verdict IS NULL"
+)
+_USE_APPROVAL = (
+    "UPDATE approvals SET used_at = coalesce(used_at, ?) "  # noqa: S608 - constant text
+    f"WHERE call = {_CALL_ID} AND verdict = 'approved' AND digest = ?"
+)
 _call_fields = attrgetter(*CALL_COLUMNS)
 _session_fields = attrgetter(*SESSION_COLUMNS)
 _input_fields = attrgetter(*INPUT_COLUMNS)
@@ -163,6 +178,13 @@ class Compiler:
             case PutCheckpoint():
                 row = (write.attempt, write.name, write.value, write.at, *_parts(write.key))
                 return Statement(_PUT_CHECKPOINT, row, write.key)
+            case PutApproval():
+                return Statement(_PUT_APPROVAL, (write.digest, write.at, *_parts(write.key)), write.key)
+            case DecideApproval():
+                row = (write.verdict, write.at, write.by, write.reason, *_parts(write.key))
+                return Statement(_DECIDE_APPROVAL, row, write.key)
+            case UseApproval():
+                return Statement(_USE_APPROVAL, (write.at, *_parts(write.key), write.digest), write.key)
             case PutSession():
                 return Statement(_PUT_SESSION, _values(_session_fields(write.record)), _SESSIONS)
             case UpdateSession():

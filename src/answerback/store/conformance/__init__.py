@@ -29,6 +29,7 @@ CHECKS: Sequence[Check] = (
     calls.check_columns_a_write_may_not_change_are_refused_at_once,
     calls.check_a_substitute_is_kept_once_and_asks_for_another_key,
     calls.check_checkpoints_overwrite_by_name_and_late_returns_add_up,
+    calls.check_an_approval_is_decided_once_and_serves_the_arguments_it_was_asked_with,
     calls.check_calls_are_listed_by_session_state_and_age,
     calls.check_many_calls_are_found_by_their_keys_at_once,
     calls.check_calls_are_found_by_a_prefix_of_their_id,

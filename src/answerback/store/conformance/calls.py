@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from answerback.model import CallKey, CallRecord, CallState, LateRecord
+from answerback.model import ApprovalRecord, CallKey, CallRecord, CallState, LateRecord
 from answerback.store.base import (
+    DecideApproval,
     InsertCall,
+    PutApproval,
     PutCheckpoint,
     PutLate,
     PutSubstitute,
+    UseApproval,
 )
 from answerback.store.conformance.builders import (
     KEY,
@@ -170,6 +173,33 @@ async def check_checkpoints_overwrite_by_name_and_late_returns_add_up(make_store
         lates = [LateRecord(key=KEY, attempt=n, at=n, kind="ok", element=b"x") for n in (1, 2)]
         assert list(await store.write(*map(PutLate, lates)).committed()) == [1, 1]
         assert await store.late(KEY) == lates
+
+
+async def check_an_approval_is_decided_once_and_serves_the_arguments_it_was_asked_with(make_store: MakeStore) -> None:
+    """Asked once, decided once; claimed by a start with the same digest only, and dated by the first."""
+    async with opened(make_store) as store:
+        await store.write(observed()).committed()
+        assert await store.approval(KEY) is None
+        unasked = DecideApproval(key=KEY, verdict="approved", at=4)
+        ask = PutApproval(key=KEY, digest="d1", at=3)
+        again = PutApproval(key=KEY, digest="d2", at=4)
+        early = UseApproval(key=KEY, digest="d1", at=4)
+        assert list(await store.write(unasked, ask, again, early).committed()) == [0, 1, 0, 0]
+        yes = DecideApproval(key=KEY, verdict="approved", at=5, by="kim", reason="fine")
+        no = DecideApproval(key=KEY, verdict="rejected", at=6)
+        other = UseApproval(key=KEY, digest="d2", at=7)
+        first, second = UseApproval(key=KEY, digest="d1", at=8), UseApproval(key=KEY, digest="d1", at=9)
+        assert list(await store.write(yes, no, other, first, second).committed()) == [1, 0, 0, 1, 1]
+        assert await store.approval(KEY) == ApprovalRecord(
+            key=KEY,
+            digest="d1",
+            asked_at=3,
+            decided_at=5,
+            verdict="approved",
+            decided_by="kim",
+            reason="fine",
+            used_at=8,
+        )
 
 
 async def check_calls_are_listed_by_session_state_and_age(make_store: MakeStore) -> None:

@@ -106,11 +106,13 @@ CREATE INDEX inputs_open ON inputs (session_id) WHERE state NOT IN ('done', 'ref
 
 CREATE TABLE approvals (
     call INTEGER PRIMARY KEY REFERENCES calls (id) ON DELETE CASCADE,
+    digest TEXT NOT NULL,
     asked_at INTEGER NOT NULL,
     decided_at INTEGER,
     verdict TEXT,
     decided_by TEXT,
-    reason TEXT
+    reason TEXT,
+    used_at INTEGER
 ) STRICT;
 
 CREATE TABLE checkpoints (
