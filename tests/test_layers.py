@@ -29,12 +29,13 @@ ARROWS: Mapping[str, frozenset[str]] = {
         "app": "runtime",
         "console": "runtime",
         "testing": "harness store handlers",
+        "pytest_plugin": "testing",
         "daemon": "console harness runtime app store programs decisions names",
         "__main__": "daemon",
     }.items()
 }
 OPEN_TO_ALL = frozenset({"model", "errors"})
-HARNESS_GUESTS = frozenset({"harness", "testing", "daemon", "__main__"})
+HARNESS_GUESTS = frozenset({"harness", "testing", "pytest_plugin", "daemon", "__main__"})
 PURE = ("actors.session_state", "actors.reconcile", "actors.backoff", "actors.messages")
 IMPURE = frozenset({"anyio", "openai", "httpx2", "asyncio", "trio"})
 

@@ -59,7 +59,7 @@ def command(keep: bool, seed: int, as_json: bool) -> None:
     \b
     Examples:
       answerback demo
-      answerback demo --keep && answerback ls --db /tmp/answerback-demo-…/answerback.db
+      answerback demo --keep && answerback ls --db FOLDER/answerback.db
     """  # noqa: D301 - \b is click's mark for lines it leaves as they are
     folder = _folder()
     try:
