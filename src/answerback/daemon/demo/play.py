@@ -8,7 +8,7 @@ from pathlib import Path
 
 from answerback.daemon.demo.facts import Report
 from answerback.daemon.demo.picture import Picture
-from answerback.daemon.demo.process import Worker
+from answerback.daemon.demo.process import PATIENCE, DemoError, Worker
 from answerback.daemon.demo.stage import Stage, first_life, script, second_life, with_helper
 from answerback.daemon.demo.story import QUESTION
 from answerback.errors import ConfigurationError
@@ -35,6 +35,8 @@ async def play(folder: Path, *, seed: int, picture: Picture) -> Report:
     try:
         async with run_harness(script(), transport="tcp", seed=seed) as harness:
             return await _acts(Stage(harness, folder), picture, began)
+    except TimeoutError as error:
+        raise DemoError(f"nothing happened for {PATIENCE:.0f} seconds; this machine may be too busy") from error
     except ConfigurationError as error:
         if isinstance(error.__cause__, OSError):
             raise ConfigurationError(
