@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx2
 import pytest
@@ -33,8 +33,9 @@ def test_a_synchronous_client_with_no_settings_talks_to_the_fixture(agents_api: 
 def test_the_fixture_puts_the_environment_back(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.MonkeyPatch.context() as inner:
-        fixture: Iterator[HarnessThread] = agents_api.__wrapped__(inner)  # type: ignore[attr-defined]  # the function under the fixture
-        served: HarnessThread = next(fixture)
+        function: Callable[..., Iterator[HarnessThread]] = getattr(agents_api, "__wrapped__")  # noqa: B009 - no type knows it
+        fixture = function(inner)
+        served = next(fixture)
         assert os.environ["OPENAI_BASE_URL"] == served.base_url
         assert next(fixture, None) is None
     assert "OPENAI_BASE_URL" not in os.environ
