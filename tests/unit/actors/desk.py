@@ -202,12 +202,16 @@ def key_of(keys: Iterable[CallKey], epoch: int = 0) -> str:
 
 @asynccontextmanager
 async def desk() -> AsyncGenerator[Desk]:
-    """Run a submitter for as long as the block; nothing in it may take five seconds of (virtual) patience."""
+    """Run a submitter for as long as the block."""
     async with MemoryStore() as store, anyio.create_task_group() as group:
         one = Desk(store)
         group.start_soon(one.submitter.run)
-        yield one
-        group.cancel_scope.cancel()
+        try:
+            yield one
+        finally:
+            # A test that fails in between must not leave the store waiting for ever to be closed.
+            store.release_commits()
+            group.cancel_scope.cancel()
 
 
 async def until(predicate: Callable[[], bool]) -> None:

@@ -36,6 +36,7 @@ substituted           | submit       | submit       | submit       | settle
 ambiguous             | submit       | submit       | submit       | settle
 just accepted         | -            | look later   | -            | acked
 accepted              | -            | submit again | -            | acked
+just acked            | look         | look later   | look         | -
 acked                 | look         | submit again | look         | -
 superseded            | look         | submit       | look         | -
 obsolete, never run   | look         | requested    | look         | -
@@ -53,6 +54,7 @@ substituted           | -            | -            | -            | settle
 ambiguous             | -            | -            | -            | settle
 just accepted         | -            | -            | -            | acked
 accepted              | -            | -            | -            | acked
+just acked            | -            | -            | -            | -
 acked                 | -            | -            | -            | -
 superseded            | -            | -            | -            | -
 obsolete, never run   | -            | -            | -            | -
@@ -85,6 +87,7 @@ ROWS: Mapping[str, CallRecord] = {
     "substituted": row(CallState.SUBMITTED, substitute=element(K, "refused"), submit_status="none"),
     "ambiguous": row(CallState.SUBMITTED, submit_status="ambiguous", submitted_at=NOW - 60 * SECOND),
     "just accepted": row(CallState.SUBMITTED, submit_status="accepted", submitted_at=NOW - SUBMIT_GRACE + 1),
+    "just acked": row(CallState.ACKED, submitted_at=NOW - SUBMIT_GRACE + 1),
     "accepted": row(CallState.SUBMITTED, submit_status="accepted", submitted_at=NOW - SUBMIT_GRACE),
     "obsolete, never run": row(CallState.OBSOLETE),
     "obsolete, with bytes": row(CallState.OBSOLETE, outcome=element(K)),
