@@ -175,7 +175,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The exact creation body, so that an unconfirmed creation is repeated as it was."""
     pending: Literal["run", "verify"] = "run"
     """Whether calls already pending when it was attached may have been started by another client."""
-    state: Literal["open", "failed", "gone", "quarantined", "detached"] = "open"
+    state: Literal["open", "failed", "gone", "quarantined", "detached", "paused"] = "open"
     status: str = ""
     """The server's last known status: idle, in_progress, requires_action, failed."""
     last_turn_id: str | None = None

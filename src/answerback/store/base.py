@@ -28,6 +28,7 @@ from answerback.model import (
     CallState,
     InputRecord,
     LateRecord,
+    SessionOrigin,
     SessionRecord,
     TransitionRecord,
 )
@@ -290,6 +291,10 @@ class Store(Protocol):
 
     async def unfinished_sessions(self) -> list[SessionRecord]:
         """Return the sessions to follow at start-up: state open, and an open call, an input not done, or active."""
+        ...
+
+    async def open_session_ids(self, *, origin: SessionOrigin, after: str = "", limit: int = 1000) -> list[str]:
+        """Return ids of sessions in state open, in their order, those that are greater than `after` (a cursor)."""
         ...
 
     async def open_inputs(self, session_id: str) -> list[InputRecord]:

@@ -19,6 +19,7 @@ from answerback.model import (
     CallState,
     InputRecord,
     LateRecord,
+    SessionOrigin,
     SessionRecord,
     TransitionRecord,
 )
@@ -191,6 +192,10 @@ class MemoryStore:
     async def unfinished_sessions(self) -> list[SessionRecord]:
         """Return the sessions to follow at start-up: state open, and an open call, an input not done, or active."""
         return (await self._read()).unfinished_sessions()
+
+    async def open_session_ids(self, *, origin: SessionOrigin, after: str = "", limit: int = 1000) -> list[str]:
+        """Return ids of sessions in state open, in their order, those that are greater than `after` (a cursor)."""
+        return (await self._read()).open_session_ids(origin, after)[:limit]
 
     async def open_inputs(self, session_id: str) -> list[InputRecord]:
         """Return the session's inputs that are neither done nor refused, in order of seq."""

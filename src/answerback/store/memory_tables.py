@@ -16,6 +16,7 @@ from answerback.model import (
     CallState,
     InputRecord,
     LateRecord,
+    SessionOrigin,
     SessionRecord,
     TransitionRecord,
 )
@@ -251,3 +252,12 @@ class Tables:
             for record in self.sessions.values()
             if record.state == "open" and (record.active or record.session_id in calls | inputs)
         ]
+
+    def open_session_ids(self, origin: SessionOrigin, after: str) -> list[str]:
+        """Return the ids of open sessions that are greater than `after`, in their order."""
+        return sorted(
+            record.session_id
+            for record in self.sessions.values()
+            if record.state == "open" and record.origin == origin and (record.session_id or "") > after
+            if record.session_id is not None
+        )

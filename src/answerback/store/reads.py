@@ -14,6 +14,7 @@ from answerback.model import (
     CallState,
     InputRecord,
     LateRecord,
+    SessionOrigin,
     SessionRecord,
     TransitionRecord,
 )
@@ -129,6 +130,14 @@ class JournalReads(ABC):
         left = f"active = 1 OR session_id IN ({calls}) OR session_id IN ({inputs})"
         sql = f"{rows.SELECT_SESSION} WHERE state = 'open' AND ({left}) ORDER BY id"
         return [rows.session_of(row) for row in await self._fetchall(sql)]
+
+    async def open_session_ids(self, *, origin: SessionOrigin, after: str = "", limit: int = 1000) -> list[str]:
+        """Return ids of sessions in state open, in their order, those that are greater than `after` (a cursor)."""
+        sql = (
+            "SELECT session_id FROM sessions WHERE session_id > ? AND state = 'open' AND origin = ? "
+            "ORDER BY session_id LIMIT ?"
+        )
+        return [session_id for (session_id,) in await self._fetchall(sql, (after, origin, limit))]
 
     async def open_inputs(self, session_id: str) -> list[InputRecord]:
         """Return the session's inputs that are neither done nor refused, in order of seq."""

@@ -37,6 +37,7 @@ CHECKS: Sequence[Check] = (
     sessions.check_a_session_row_is_changed_by_its_local_id,
     sessions.check_inputs_are_idempotent_by_key_and_keep_their_order,
     sessions.check_unfinished_sessions_are_those_with_something_left,
+    sessions.check_open_sessions_are_paged_through_by_their_id,
     writing.check_writes_apply_in_the_order_they_were_made,
     writing.check_statements_on_one_call_keep_their_order_in_one_transaction,
     writing.check_a_compare_and_set_that_fails_does_not_undo_its_neighbours,

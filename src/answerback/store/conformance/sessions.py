@@ -89,3 +89,18 @@ async def check_unfinished_sessions_are_those_with_something_left(make_store: Ma
             PutInput(InputRecord(session_id="idle", key="i1", state="refused")),
         ).committed()
         assert {session.local_id for session in await store.unfinished_sessions()} == {"call", "input", "active"}
+
+
+async def check_open_sessions_are_paged_through_by_their_id(make_store: MakeStore) -> None:
+    """Only open sessions of the origin that have an id; each page begins after the cursor."""
+    async with opened(make_store) as store:
+        for name in ("d", "b", "a", "c", "gone"):
+            await store.write(PutSession(SessionRecord(local_id=name, session_id=name, origin="attached"))).committed()
+        await store.write(
+            PutSession(SessionRecord(local_id="ours", session_id="ours", origin="opened")),
+            PutSession(SessionRecord(local_id="intent", origin="attached")),
+            UpdateSession(local_id="gone", changes={"state": "gone"}),
+        ).committed()
+        assert await store.open_session_ids(origin="attached", limit=3) == ["a", "b", "c"]
+        assert await store.open_session_ids(origin="attached", after="c") == ["d"]
+        assert await store.open_session_ids(origin="opened") == ["ours"]
