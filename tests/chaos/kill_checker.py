@@ -222,12 +222,21 @@ def no_limbo(evidence: Evidence) -> list[Violation]:
 
 
 def answered_too_early(evidence: Evidence) -> list[Violation]:
-    """Return the results the server refused: without faults, nothing is answered before it was asked."""
-    return [
+    """Return the calls that were taken up before they were asked for, as a run without faults shows it.
+
+    Either the server refused the result, or the call was closed because nobody asked for it, and then somebody did.
+    """
+    found = [
         Violation("asked", sent.key[2], f"its result was refused (HTTP {sent.status})")
         for sent in evidence.sent
         if 400 <= sent.status < 500 and sent.status != 429
     ]
+    found += [
+        Violation("asked", step.key[2], "it was run and closed before it was asked for")
+        for step in evidence.steps
+        if step.source in {"obsolete", "obsolete_unknown"}
+    ]
+    return found
 
 
 def outcomes_lost(evidence: Evidence) -> list[Violation]:

@@ -184,6 +184,13 @@ def open_rig(
     """Run a rig whose scripted model knows these cases."""
     script = folder / "script.json"
     script.write_text(json.dumps({"rules": [case.script_rule() for case in cases]}))
+    with rig_of(folder, script, lanes=lanes, knobs=knobs) as rig:
+        yield rig
+
+
+@contextlib.contextmanager
+def rig_of(folder: Path, script: Path, *, lanes: int, knobs: Mapping[str, str] | None = None) -> Generator[Rig]:
+    """Run a rig whose scripted model says what a script file says."""
     with harness(folder, script, knobs) as server, fork_server(lanes) as forks:
         yield Rig(server, forks, folder)
 

@@ -7,12 +7,9 @@ pairs of steps, drawn over the other dimensions.
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import signal
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 import pytest
@@ -20,9 +17,7 @@ import pytest
 from chaos.kill_case import BACKENDS, COUNTS, TOOLS, Case
 from chaos.kill_rig import Report, open_rig
 from chaos.kill_steps import HOOKS, PER_POST
-
-PATIENCE = 240.0
-"""Seconds a test waits for its case, which shares the machine with all others."""
+from chaos.side_by_side import LANES, selected, side_by_side
 
 Reports: TypeAlias = Callable[[Case], Report]
 
@@ -70,27 +65,12 @@ def pairs() -> list[Case]:
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Reports]:
     """Run the selected cases of this module side by side; a test waits for its own."""
-    cases = _selected(request.session.items)
-    lanes = 2 * (os.cpu_count() or 1)
-    with open_rig(tmp_path_factory.mktemp("kill"), cases, lanes=lanes) as rig, ThreadPoolExecutor(lanes) as pool:
-        futures: dict[str, Future[Report]] = {case.id: pool.submit(rig.run, case) for case in cases}
-        try:
-            yield lambda case: futures[case.id].result(PATIENCE)
-        finally:
-            for future in futures.values():
-                future.cancel()
-
-
-def _selected(items: Sequence[pytest.Item]) -> list[Case]:
-    """Return the cases of the tests that will run: a run of one case does not pay for all."""
-    cases: list[Case] = []
-    for item in items:
-        skipped = item.get_closest_marker("skip") is not None
-        if isinstance(item, pytest.Function) and item.path == Path(__file__) and not skipped:
-            case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
-            if isinstance(case, Case):
-                cases.append(case)
-    return cases
+    cases: list[Case] = list(selected(request, "case"))
+    with (
+        open_rig(tmp_path_factory.mktemp("kill"), cases, lanes=LANES) as rig,
+        side_by_side(cases, rig.run, name=lambda case: case.id) as result,
+    ):
+        yield result
 
 
 @pytest.mark.parametrize("case", matrix(), ids=lambda case: case.id)

@@ -219,6 +219,11 @@ def test_a_refused_result_was_answered_too_early() -> None:
     assert [violation.promise for violation in answered_too_early(refused)] == ["asked"]
 
 
+def test_a_call_that_was_closed_and_then_asked_for_was_answered_too_early() -> None:
+    path = (*LIFE[:3], ("finished", "obsolete", 1), ("obsolete", "finished", 1), LIFE[3])
+    assert [violation.promise for violation in answered_too_early(good(steps=steps(*path)))] == ["asked"]
+
+
 def test_an_effect_without_a_stored_success_is_a_lost_outcome() -> None:
     assert outcomes_lost(good()) == []
     assert len(outcomes_lost(good(calls=[row(UNKNOWN, outcome_kind="unknown")]))) == 1

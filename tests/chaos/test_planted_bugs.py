@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,8 +15,8 @@ from chaos.kill_checker import Evidence, Violation, answered_too_early, most_at_
 from chaos.kill_rig import Report, Rig, open_rig, read_calls, read_steps
 from chaos.kill_worker import STORE
 from chaos.planted_bugs import BUGS
+from chaos.side_by_side import LANES, selected, side_by_side
 
-PATIENCE = 120.0
 OVERTAKEN = "START overtakes T0"
 UNHEARD = {"status": 503, "apply": False}
 """The server did not take the POST and says so; it is sent again."""
@@ -51,27 +50,13 @@ def planted(bug: str, *, beside: tuple[str, ...] = (), **options: Any) -> pytest
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Reports]:
     """Run the selected scenarios side by side; a test waits for its own."""
-    scenarios = _selected(request.session.items)
+    scenarios: list[Scenario] = list(selected(request, "scenario"))
     cases = [case for scenario in scenarios for case in (scenario.clean, scenario.buggy)]
-    lanes = 2 * (os.cpu_count() or 1)
-    folder = tmp_path_factory.mktemp("bugs")
-    with open_rig(folder, cases, lanes=lanes) as rig, ThreadPoolExecutor(lanes) as pool:
-        futures: dict[str, Future[Report]] = {case.id: pool.submit(rig.run, case) for case in cases}
-
-        def result(scenario: Scenario) -> Outcome:
-            return futures[scenario.clean.id].result(PATIENCE), futures[scenario.buggy.id].result(PATIENCE)
-
-        yield result
-
-
-def _selected(items: Sequence[pytest.Item]) -> list[Scenario]:
-    scenarios: list[Scenario] = []
-    for item in items:
-        if isinstance(item, pytest.Function) and item.path == Path(__file__) and hasattr(item, "callspec"):
-            scenario = item.callspec.params.get("scenario")
-            if isinstance(scenario, Scenario) and "reports" in item.fixturenames:
-                scenarios.append(scenario)
-    return scenarios
+    with (
+        open_rig(tmp_path_factory.mktemp("bugs"), cases, lanes=LANES) as rig,
+        side_by_side(cases, rig.run, name=lambda case: case.id) as result,
+    ):
+        yield lambda scenario: (result(scenario.clean), result(scenario.buggy))
 
 
 def _promises(violations: Sequence[Violation]) -> set[str]:
@@ -158,8 +143,11 @@ def test_closing_the_writer_before_the_handlers_are_done_is_caught(scenario: Sce
 
 @pytest.fixture
 def rig(tmp_path: Path, scenario: Scenario) -> Generator[Rig]:
-    """Run a rig of its own for one scenario, on a server that takes its time to register a call it has announced."""
-    knobs = {"registration_gap": "1.0"}
+    """Run a rig of its own for one scenario, on a server that takes its time to register a call it has announced.
+
+    Whoever subscribes late is told of the announcement too.
+    """
+    knobs = {"registration_gap": "1.0", "catch_up": "all"}
     with open_rig(tmp_path, [scenario.clean, scenario.buggy], lanes=2, knobs=knobs) as opened:
         yield opened
 
