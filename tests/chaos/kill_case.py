@@ -39,7 +39,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     hold: float = 0.005
     """How long a handler takes between entry and effect."""
     slow_commit: float = 0.0
-    """How long the disk lets each commit wait."""
+    """How long the disk lets the commits of T1 and T2 wait."""
     late_effect: float = 0.0
     """How long after its call the bank applies it, whether or not the caller still lives; 0 is at once. It is applied
     earlier when a verify hook says meanwhile that it did not happen."""

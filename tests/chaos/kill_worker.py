@@ -15,6 +15,8 @@ from openai import AsyncOpenAI
 
 from answerback import Handlers, Happened, NotHappened, Runtime, SessionRef, SQLiteStore, ToolContext
 from answerback.actors import reconcile
+from answerback.model import CallState
+from answerback.store.base import Receipt, UpdateCall, Write
 from answerback.store.writer import Writer
 from chaos import late_bank
 from chaos.kill_case import Case, Line
@@ -80,13 +82,22 @@ def _prepare(case: Case, trigger: Trigger) -> None:
 
 
 def _slow_down(seconds: float) -> None:
-    """Let every commit wait, as on a slow disk, so that "before the commit" is a time one can hit."""
-    original = Writer._apply
+    """Let the commits of T1 and T2 wait, as on a slow disk, so that "before the commit" is a time one can hit."""
+    original_write, original_apply = SQLiteStore.write, Writer._apply
+    queued: list[UpdateCall] = []
+
+    def write(self: SQLiteStore, *statements: Write, lazy: bool = False) -> Receipt:
+        moves = [one for one in statements if isinstance(one, UpdateCall)]
+        queued.extend(move for move in moves if move.target in {CallState.STARTED, CallState.FINISHED})
+        return original_write(self, *statements, lazy=lazy)
 
     async def apply(self: Writer, *arguments: Any) -> Any:
-        await anyio.sleep(seconds)
-        return await original(self, *arguments)
+        if queued:
+            queued.clear()
+            await anyio.sleep(seconds)
+        return await original_apply(self, *arguments)
 
+    replace(SQLiteStore, "write", write)
     replace(Writer, "_apply", apply)
 
 

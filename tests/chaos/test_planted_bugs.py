@@ -35,13 +35,22 @@ Outcome: TypeAlias = tuple[Report, Report]
 Reports: TypeAlias = Callable[[Scenario], Outcome]
 
 
-def planted(bug: str, *, beside: tuple[str, ...] = (), **options: Any) -> pytest.MarkDecorator:
-    """Parametrise a test with the runs of a bug, on both backends; `beside` is what provokes it in both runs."""
+def planted(
+    bug: str, *, beside: tuple[str, ...] = (), gives_up: float | None = None, **options: Any
+) -> pytest.MarkDecorator:
+    """Parametrise a test with the runs of a bug, on both backends.
+
+    Args:
+        bug: the bug's name.
+        beside: bugs that provoke it, planted in both runs.
+        gives_up: seconds after which the run with the bug is given up: it does not come to an end.
+        options: what both runs are told.
+    """
 
     def case(backend: Backend, *, buggy: bool) -> Case:
         name = f"{bug}.{backend}.{'bug' if buggy else 'clean'}".replace(" ", "-")
-        bugs = (*beside, bug) if buggy else beside
-        return Case(id=name, backend=backend, bugs=bugs, **options)
+        told = Case(id=name, backend=backend, bugs=(*beside, bug) if buggy else beside, **options)
+        return told if gives_up is None or not buggy else msgspec.structs.replace(told, patience=gives_up)
 
     scenarios = [Scenario(case(backend, buggy=False), case(backend, buggy=True)) for backend in BACKENDS]
     return pytest.mark.parametrize("scenario", scenarios, ids=BACKENDS)
@@ -69,7 +78,7 @@ def _clean(report: Report) -> None:
     assert [str(violation) for violation in report.violations] == []
 
 
-@planted("skip the STARTED wait", tool="once", calls=1, step="entered", slow_commit=0.2)
+@planted("skip the STARTED wait", tool="once", calls=1, step="entered", slow_commit=1.0)
 def test_skipping_the_wait_for_the_started_row_is_caught(scenario: Scenario, reports: Reports) -> None:
     clean, buggy = reports(scenario)
     _clean(clean)
@@ -93,7 +102,7 @@ def test_entering_a_handler_whose_start_did_not_apply_is_caught(scenario: Scenar
     assert {"P1", "P4"} <= _promises(buggy.violations)
 
 
-@planted("submit before commit", tool="once", calls=1, step="accepted", slow_commit=0.3)
+@planted("submit before commit", tool="once", calls=1, step="accepted", slow_commit=1.0)
 def test_sending_a_result_before_its_commit_is_caught(scenario: Scenario, reports: Reports) -> None:
     clean, buggy = reports(scenario)
     _clean(clean)
@@ -109,7 +118,7 @@ def test_a_new_key_for_every_retry_is_caught(scenario: Scenario, reports: Report
     assert any("under 2 keys" in violation.text for violation in buggy.violations)
 
 
-@planted("rerun on resubmit", tool="once", calls=1, post_fault=LOST, submit_grace=0.2, poll_interval=0.1, patience=3.0)
+@planted("rerun on resubmit", tool="once", calls=1, post_fault=LOST, submit_grace=0.2, poll_interval=0.1, gives_up=3.0)
 def test_running_a_handler_again_to_resubmit_is_caught(scenario: Scenario, reports: Reports) -> None:
     clean, buggy = reports(scenario)
     _clean(clean)
@@ -117,7 +126,7 @@ def test_running_a_handler_again_to_resubmit_is_caught(scenario: Scenario, repor
     assert "P4" in _promises(buggy.violations)
 
 
-@planted("sequential handlers", tool="once", calls=8, hold=0.1)
+@planted("sequential handlers", tool="once", calls=8, hold=0.5)
 def test_running_handlers_one_after_another_is_caught(scenario: Scenario, reports: Reports) -> None:
     clean, buggy = reports(scenario)
     _clean(clean)
