@@ -22,6 +22,7 @@ from answerback.errors import ApiError, ConfigurationError
 from answerback.handlers.registry import Handlers
 from answerback.model import InputRecord, SessionRecord
 from answerback.store.base import PutInput, PutSession, Store, UpdateSession
+from answerback.wire.records import Session
 
 logger = logging.getLogger("answerback.opening")
 
@@ -121,9 +122,11 @@ class Opener:
                 session = await self._api.create(record.request)
             except ApiError as error:
                 tries += 1
-                passing = error.status is None or error.status >= 500 or error.status in {408, 409, 429}
-                if not passing or tries >= CREATE_TRIES:
+                if not _passing(error):
                     await self._update(record, state="failed", reason=f"creation: HTTP {error.status}", key=None)
+                    raise
+                if tries >= CREATE_TRIES:
+                    # There may be a session all the same: the intent keeps its key, and the next open() looks for it.
                     raise
                 uncertain = error.status is None or error.status >= 500 or error.status == 408
                 logger.info("creating a session got no clear answer (HTTP %s); looking for it", error.status)
@@ -135,17 +138,23 @@ class Opener:
         """Look for the session of an intent; the list may show it late."""
         for pause in LIST_LOOKS:
             await anyio.sleep(pause)
-            try:
-                found = await self._api.find({METADATA_KEY: record.local_id})
-            except ApiError as error:
-                if error.status in {401, 403}:
-                    raise
-                continue
-            for session in found:
+            for session in await self._listed(record):
                 # Whether or not the server filtered: only our own intent counts.
                 if (session.metadata or {}).get(METADATA_KEY) == record.local_id:
                     return session.id
         return None
+
+    async def _listed(self, record: SessionRecord) -> list[Session]:
+        """Ask the list until it answers: a look that failed does not say that there is no session."""
+        tries = 0
+        while True:
+            try:
+                return await self._api.find({METADATA_KEY: record.local_id})
+            except ApiError as error:
+                tries += 1
+                if not _passing(error) or tries >= CREATE_TRIES:
+                    raise
+                await anyio.sleep(error.retry_after or self._backoff.pause(tries, self._rng))
 
     async def _created(self, record: SessionRecord, session_id: str) -> SessionRecord:
         now = self._now()
@@ -164,6 +173,11 @@ class Opener:
         changes["updated_at"] = self._now()
         await self._store.write(UpdateSession(local_id=record.local_id, changes=changes)).committed()
         return msgspec.structs.replace(record, **changes)
+
+
+def _passing(error: ApiError) -> bool:
+    """Whether the same request may be answered otherwise a little later."""
+    return error.status is None or error.status >= 500 or error.status in {408, 409, 429}
 
 
 def creation_body(params: Mapping[str, Any], *, local_id: str, handlers: Handlers) -> bytes:
