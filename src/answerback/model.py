@@ -251,5 +251,65 @@ class SessionPowers(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """What somebody who counts or traces is told, at once and in the caller's task: return quickly, never raise.
+
+    Records carry arguments and results; an observer passes on ids, names, states and times only.
+    """
+
+    def moved(self, before: CallRecord | None, after: CallRecord) -> None:
+        """A call moved in the journal; `before` is None when it was first seen by this process."""
+        ...
+
+    def entered(self, key: CallKey, name: str, attempt: int, checkpoints: Mapping[str, Any]) -> None:
+        """A handler is about to be entered; called in the context variables it will run in."""
+        ...
+
+    def left(self, key: CallKey, attempt: int, ending: str) -> None:
+        """An entered handler ended: with the kind of its outcome, or as "retry" or "interrupted"."""
+        ...
+
+    def repeated(self, key: CallKey, source: str) -> None:
+        """A second result of a call was suppressed, or a second run of one that has its result."""
+        ...
+
+    def resent(self, key: CallKey, reason: str) -> None:
+        """Stored bytes are sent again."""
+        ...
+
+    def crashed(self, session_id: str, reason: str) -> None:
+        """A session's actor crashed with exceptions of these classes."""
+        ...
+
+    def frame(self, session_id: str, kind: str, turn_id: str | None, *, over: bool) -> None:
+        """An event came, deltas while somebody listens; `over` says that it ends its turn."""
+        ...
+
+
+class Unobserved:
+    """An observer of nothing: what a runtime has when nobody watches."""
+
+    def moved(self, before: CallRecord | None, after: CallRecord) -> None:
+        """Ignore a move."""
+
+    def entered(self, key: CallKey, name: str, attempt: int, checkpoints: Mapping[str, Any]) -> None:
+        """Ignore an entry."""
+
+    def left(self, key: CallKey, attempt: int, ending: str) -> None:
+        """Ignore an ending."""
+
+    def repeated(self, key: CallKey, source: str) -> None:
+        """Ignore a repetition."""
+
+    def resent(self, key: CallKey, reason: str) -> None:
+        """Ignore a resend."""
+
+    def crashed(self, session_id: str, reason: str) -> None:
+        """Ignore a crash."""
+
+    def frame(self, session_id: str, kind: str, turn_id: str | None, *, over: bool) -> None:
+        """Ignore an event."""
+
+
 JSONObject: TypeAlias = Mapping[str, Any]
 JSONArray: TypeAlias = Sequence[Any]

@@ -17,7 +17,7 @@ import msgspec
 
 from answerback.actors.messages import Asked
 from answerback.actors.reconcile import Entry
-from answerback.model import CallKey, CallRecord, CallState, LateRecord, Outcome
+from answerback.model import CallKey, CallRecord, CallState, LateRecord, Observer, Outcome, Unobserved
 from answerback.store.base import (
     InsertCall,
     PutApproval,
@@ -38,13 +38,16 @@ CLOSED_KEPT = 256
 class Journal:
     """Calls of one session, newest knowledge first in memory, truth in the store."""
 
-    def __init__(self, session_id: str, store: Store, *, now: Callable[[], int]) -> None:
+    def __init__(
+        self, session_id: str, store: Store, *, now: Callable[[], int], observer: Observer | None = None
+    ) -> None:
         self.session_id = session_id
         self._store = store
         self._now = now
         self._entries: dict[CallKey, Entry] = {}
         self._closed: dict[CallKey, Entry] = {}
         self._tick = 0
+        self._observer = observer or Unobserved()
 
     def __repr__(self) -> str:
         return f"<Journal {self.session_id} {len(self._entries)} open>"
@@ -72,8 +75,18 @@ class Journal:
         # Calls go on while this reads: what their tasks wrote in the meantime is newer than the rows.
         newer = {key: entry for key, entry in self._entries.items() if entry.touched > tick}
         closed = {key: entry for key, entry in self._closed.items() if entry.touched > tick}
+        known = self._entries.keys()
         self._entries = {row.key: Entry(row, tick) for row in rows if row.key not in closed} | newer
+        for key in self._entries.keys() - known:
+            self._loaded(self._entries[key].record)
         self._closed = closed
+
+    def _loaded(self, record: CallRecord) -> None:
+        """Tell the observer of a call this process meets; a result an earlier one stored is sent, not computed again."""
+        self._observer.moved(None, record)
+        if record.payload is not None and 0 < record.incarnation < self._store.info.incarnation:
+            self._observer.repeated(record.key, "restart")
+            self._observer.resent(record.key, "restart")
 
     async def lookup(self, keys: Iterable[CallKey]) -> dict[CallKey, Entry]:
         """Return the open rows, and the rows in any state of `keys`: the store decides what was already done."""
@@ -97,6 +110,8 @@ class Journal:
             known = self._entries.get(key) or self._closed.get(key)
             if known is None or known.touched <= tick:
                 self._keep(Entry(row, self.tick()))
+                if known is not None and known.record.state is not row.state:
+                    self._observer.moved(known.record, row)
 
     # --- T0: observe ----------------------------------------------------------------------------------------------
 
@@ -115,6 +130,7 @@ class Journal:
         )
         self._store.write(InsertCall(record), lazy=True)
         self._keep(Entry(record, self.tick()))
+        self._observer.moved(None, record)
 
     # --- T1: start ------------------------------------------------------------------------------------------------
 
@@ -191,6 +207,7 @@ class Journal:
         )
         (count,) = await receipt.committed()
         if count != 1:
+            self._observer.repeated(key, "second_result")
             await self.refresh([key])
             return False
         self._mirror(self.get(key) or record, CallState.FINISHED, values)
@@ -200,6 +217,7 @@ class Journal:
         """Record what a handler returned after its call was answered; it is never sent."""
         record = LateRecord(key=key, attempt=attempt, at=self._now(), kind=outcome.kind, element=encode(key, outcome))
         self._store.write(PutLate(record), lazy=True)
+        self._observer.repeated(key, "late_result")
 
     # --- other moves ----------------------------------------------------------------------------------------------
 
@@ -248,6 +266,7 @@ class Journal:
     def _mirror(self, record: CallRecord, target: CallState, changes: Mapping[str, Any]) -> CallRecord:
         changed = msgspec.structs.replace(record, state=target, **changes)
         self._keep(Entry(changed, self.tick()))
+        self._observer.moved(record, changed)
         return changed
 
     def _keep(self, entry: Entry) -> None:

@@ -102,7 +102,7 @@ class SessionState:
             return [*effects, Fetch("an event could not be read")]
         if event.session is not None and event.type.startswith("agent.session."):
             effects += self._lifecycle(event)
-        elif event.turn is not None and event.turn.over and event.turn.subagent_id is None:
+        elif event.ends_turn:
             # Turns are matched once the session is read as idle; the idle frame that follows may be lost.
             effects.append(Fetch("turn over"))
         elif event.item is not None and event.type.endswith("turn.item.added"):

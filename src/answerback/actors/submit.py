@@ -19,7 +19,7 @@ from answerback.actors.journal import Journal
 from answerback.actors.mailbox import Mailbox
 from answerback.actors.messages import FetchRefused, ReadAgain
 from answerback.errors import ApiError
-from answerback.model import CallKey, CallRecord, CallState
+from answerback.model import CallKey, CallRecord, CallState, Observer, Unobserved
 from answerback.wire import inputs
 
 logger = logging.getLogger("answerback.submit")
@@ -104,6 +104,7 @@ class Submitter:
         rng: random.Random,
         now: Callable[[], int],
         refused_text: Callable[[CallRecord, ApiError], bytes],
+        observer: Observer | None = None,
     ) -> None:
         self._journal = journal
         self._api = api
@@ -112,6 +113,7 @@ class Submitter:
         self._rng = rng
         self._now = now
         self._refused_text = refused_text
+        self._observer = observer or Unobserved()
         self._backoff = Backoff()
         self._ready: dict[CallKey, None] = {}
         self._batches: list[Batch] = []
@@ -194,6 +196,8 @@ class Submitter:
             key = inputs.results_key((r.key.session_id, r.key.turn_id, r.key.call_id, r.submit_epoch) for r in records)
             for record in records:
                 self._journal.touch(record.key)
+                if batch.tries:
+                    self._observer.resent(record.key, "retry")
             self.posts += 1
             try:
                 await self._api.post(self._journal.session_id, body, key=key)

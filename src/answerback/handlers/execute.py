@@ -24,7 +24,7 @@ from answerback.handlers.detached import Cancelled, Detached, Ending, Raised, Re
 from answerback.handlers.policy import Failed, Happened, NotHappened, Unknown, Verdict
 from answerback.handlers.threads import Threads
 from answerback.handlers.tool import Tool
-from answerback.model import Outcome
+from answerback.model import Observer, Outcome, Unobserved
 
 logger = logging.getLogger("answerback.handlers.execute")
 
@@ -58,6 +58,7 @@ class Execution:
         self._result: Result | None = None
         self._on_late: Callable[[Outcome], None] | None = None
         self._run = _Run(executor, tool.body, bound, context, encode=self._encode)
+        self._run.variables.run(executor.observer.entered, context.key, tool.name, context.attempt, context.checkpoints)
         self._detached = self._run.detach(f"answerback {tool.name}", self._finish)
 
     def __repr__(self) -> str:
@@ -122,6 +123,7 @@ class Execution:
             logger.error("the ending of %s could not be read (%s)", self._tool.name, type(error).__name__)  # noqa: TRY400
             self._result = texts.failed(error, self._tool, texts.new_ref())
         self._executor.ended(self)
+        self._executor.observer.left(self._context.key, self._context.attempt, _named(self._result))
         if self._on_late is not None:
             self._deliver_late(self._result)
 
@@ -165,7 +167,7 @@ class _Run:
         encode: Callable[[Any], Any],
     ) -> None:
         self._threads = executor.threads
-        self._variables = executor.variables()
+        self.variables = executor.variables()
         self._callee = callee
         self._bound = bound
         self._context = context
@@ -177,9 +179,9 @@ class _Run:
 
     def detach(self, name: str, finish: Callable[[Ending[Any]], None]) -> Detached[Any]:
         """Start it in a task of its own."""
-        self._variables.run(enter, self._context)
+        self.variables.run(enter, self._context)
         body = self._on_loop if self._callee.is_coroutine else self._off_loop
-        return Detached(body, context=self._variables, name=name, finish=finish)
+        return Detached(body, context=self.variables, name=name, finish=finish)
 
     def cancel(self, detached: Detached[Any]) -> None:
         """Cancel it once; in a thread only mark it."""
@@ -233,6 +235,7 @@ class Executor:
     ) -> None:
         self.cancel_grace = cancel_grace
         self.output_limit = output_limit
+        self.observer: Observer = Unobserved()
         self._thread_count = threads
         self._base = context
         self._on_exception = on_exception
@@ -355,6 +358,17 @@ class Executor:
                 extra=call_ids(context),
             )
         return Unknown()
+
+
+def _named(result: Result) -> str:
+    """Return what an observer is told of an ending."""
+    match result:
+        case Outcome(kind):
+            return kind
+        case RetryRequest():
+            return "retry"
+        case Interrupted():
+            return "interrupted"
 
 
 def _is_verdict(answer: object) -> TypeGuard[Verdict[Any]]:

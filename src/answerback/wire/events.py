@@ -37,6 +37,11 @@ class Event(msgspec.Struct, frozen=True):
         """Whether nobody but a live subscriber has any use for it."""
         return self.type.endswith(".delta")
 
+    @property
+    def ends_turn(self) -> bool:
+        """Whether it says that a root turn is over."""
+        return self.turn is not None and self.turn.over and self.turn.subagent_id is None
+
 
 class _Typed(msgspec.Struct, frozen=True):
     """The least an event is."""
