@@ -26,7 +26,7 @@ from answerback.errors import StoreError
 from answerback.handlers.arguments import canonical_hash
 from answerback.handlers.execute import Executor
 from answerback.handlers.registry import Handlers
-from answerback.model import CallKey, SessionRecord
+from answerback.model import CallKey, Observer, SessionRecord, Unobserved
 from answerback.store.base import Store
 from answerback.wire.events import Event
 
@@ -66,6 +66,7 @@ class Kernel:
         now: Callable[[], int],
         rng: random.Random,
         deps: Any = None,
+        observer: Observer | None = None,
     ) -> None:
         self.store = store
         self.api = api
@@ -80,6 +81,7 @@ class Kernel:
         self._now = now
         self._rng = rng
         self._deps = deps
+        self._observer = executor.observer = observer or Unobserved()
         self._stop = anyio.Event()
         self._patience = 0.0
         self._hurry = anyio.Event()
@@ -113,6 +115,7 @@ class Kernel:
                 stream_slots=anyio.CapacityLimiter(streams) if streams else None,
                 rng=self._rng,
                 now=self._now,
+                observer=self._observer,
             )
             self.supervisor = Supervisor(
                 group,
@@ -150,7 +153,7 @@ class Kernel:
         assert record.session_id is not None
         live = self.live.get(record.session_id)
         if live is None:
-            journal = Journal(record.session_id, self.store, now=self._now)
+            journal = Journal(record.session_id, self.store, now=self._now, observer=self._observer)
             state = SessionState(record.session_id, hash_arguments=canonical_hash)
             live = self.live[record.session_id] = LiveSession(record, journal=journal, state=state)
         if record.state == "open":
