@@ -41,7 +41,7 @@ from answerback.actors.settle import settled_as
 from answerback.actors.stream import StreamFollower
 from answerback.actors.submit import Submitter
 from answerback.errors import ApiError
-from answerback.model import CallKey, CallRecord, CallState, Outcome
+from answerback.model import CallKey, CallRecord, CallState, Observer, Outcome, Unobserved
 from answerback.store.base import Store, UpdateSession
 
 logger = logging.getLogger("answerback.session")
@@ -58,6 +58,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     stream_slots: anyio.CapacityLimiter | None
     rng: random.Random
     now: Callable[[], int]
+    observer: Observer = Unobserved()
 
 
 class SessionActor:
@@ -90,6 +91,7 @@ class SessionActor:
             rng=shared.rng,
             now=shared.now,
             refused_text=_refused_element,
+            observer=shared.observer,
         )
         self._outbox = Outbox(
             live, store=shared.store, api=shared.api, gate=shared.post_gate, rng=shared.rng, now=shared.now
@@ -149,6 +151,7 @@ class SessionActor:
                 self._follower.reopen()
             case Publish(event):
                 self.live.publish(event)
+                self._shared.observer.frame(self.live.session_id, event.type, event.turn_id, over=event.ends_turn)
             case TurnsChanged():
                 self._match.set()
             case ReportAction(kind):
@@ -248,6 +251,7 @@ class SessionActor:
             return
         if again or record.state.closed:
             # The same bytes under a new key: the server lost what it had accepted. Never run again.
+            self._shared.observer.resent(key, "required_again")
             self._journal.move(
                 key,
                 CallState.FINISHED,
