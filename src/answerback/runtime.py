@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import anyio
 import msgspec
 
-from answerback.actors.api import AgentsApi, OpenAIAgentsApi
-from answerback.actors.backoff import Backoff
+from answerback.actors.api import AgentsApi, OpenAIAgentsApi, retried
 from answerback.actors.clients import Clients
 from answerback.actors.kernel import DrainReport, Kernel
 from answerback.actors.messages import ReadAgain
@@ -22,12 +21,12 @@ from answerback.actors.opening import Opener
 from answerback.actors.settings import ActorSettings, CallSettings, KernelSettings
 from answerback.actors.status import RuntimeStatus, status_of
 from answerback.decisions import approve, decide, reject
-from answerback.errors import ApiError, ConfigurationError, RuntimeStateError, SessionError
+from answerback.errors import ConfigurationError, RuntimeStateError, SessionError
 from answerback.handlers.detached import Detached, Raised
 from answerback.handlers.execute import Executor
 from answerback.handlers.policy import Verdict
 from answerback.handlers.registry import Handlers
-from answerback.model import CallRecord, CallState, OnInterrupted, SessionRecord
+from answerback.model import CallRecord, CallState, Observer, OnInterrupted, SessionRecord
 from answerback.names import find_call
 from answerback.sessions import SessionRef, not_running
 from answerback.store.base import Store, UpdateSession
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("answerback.runtime")
 
-READ_TRIES = 6
 ResultT = TypeVar("ResultT")
 
 
@@ -68,6 +66,7 @@ class Runtime:
             this runtime lacks (a rolling deploy may own it); "hold" holds both. Held calls end with `hold_deadline`.
         on_interrupted: what follows a call whose outcome nobody can tell, where its tool does not say.
         deps: handed to handlers as `ctx.deps`.
+        observer: told of every move of a call, for metrics and traces; see `answerback.model.Observer`.
         rng: randomness of the backoffs.
         clock: wall clock, microseconds since the epoch.
     """
@@ -92,6 +91,7 @@ class Runtime:
         unhandled: Literal["answer", "hold"] = "answer",
         on_interrupted: OnInterrupted = "tell_model",
         deps: Any = None,
+        observer: Observer | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
@@ -108,6 +108,7 @@ class Runtime:
         self._rng = rng or random.Random()
         self._clock = clock or _wall_clock
         self._deps = deps
+        self._observer = observer
         self._sync_threads = sync_threads
         self._settings = KernelSettings(
             calls=CallSettings(
@@ -153,6 +154,7 @@ class Runtime:
             now=self.now,
             rng=self._rng,
             deps=self._deps,
+            observer=self._observer,
         )
         self._opener = Opener(store=self._store, api=self._api, handlers=self._handlers, rng=self._rng, now=self.now)
         self._kernel = kernel
@@ -355,24 +357,11 @@ class Runtime:
 
     async def read(self, request: Callable[[AgentsApi], Awaitable[ResultT]]) -> ResultT:
         """Perform a GET for a caller, trying again while it fails in passing."""
-        return await self._retried(request)
+        return await retried(lambda: request(self._api), rng=self._rng)
 
     async def post(self, session_id: str, body: bytes, *, key: str) -> None:
         """Perform a POST of inputs for a caller, the same bytes under the same key until the answer is definite."""
-        await self._retried(lambda api: api.post(session_id, body, key=key))
-
-    async def _retried(self, request: Callable[[AgentsApi], Awaitable[ResultT]]) -> ResultT:
-        backoff = Backoff()
-        tries = 0
-        while True:
-            try:
-                return await request(self._api)
-            except ApiError as error:
-                tries += 1
-                passing = error.status is None or error.status >= 500 or error.status in {408, 409, 429}
-                if not passing or tries >= READ_TRIES:
-                    raise
-                await anyio.sleep(error.retry_after or backoff.pause(tries, self._rng))
+        await retried(lambda: self._api.post(session_id, body, key=key), rng=self._rng)
 
     def _running(self) -> tuple[Kernel, Detached[None]]:
         if self._kernel is None or self._task is None:

@@ -7,21 +7,26 @@ Our backoff is the only retry: the client's own would multiply POSTs whose answe
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import quote, urlencode
 
+import anyio
 import httpx2
 import msgspec
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI
 
+from answerback.actors.backoff import Backoff
 from answerback.errors import ApiError
 from answerback.wire.records import Item, Page, Session, Turn
 
 HEADERS = {"OpenAI-Beta": "agents=v1"}
 REQUEST_TIMEOUT = 60.0
 """Seconds for one GET or POST; nothing the service does in a request takes longer (a turn runs outside of it)."""
+TRIES = 6
+"""Times a request that somebody waits for is made before its failure is handed to them."""
 PAGES = 50
 """Pages of 100 a listing may follow before it gives up: bounds what a broken cursor can cost."""
 
@@ -162,6 +167,25 @@ class OpenAIAgentsApi:
         except (APIConnectionError, httpx2.HTTPError) as error:
             raise ApiError(f"no answer from the Agents API: {type(error).__name__}", status=None) from None
         return response
+
+
+async def retried(request: Callable[[], Awaitable[RecordT]], *, rng: random.Random) -> RecordT:
+    """Perform a request for a caller who waits, again while it fails in passing.
+
+    Raises:
+        ApiError: a definite answer, or the last of `TRIES` failures.
+    """
+    backoff = Backoff()
+    tries = 0
+    while True:
+        try:
+            return await request()
+        except ApiError as error:
+            tries += 1
+            passing = error.status is None or error.status >= 500 or error.status in {408, 409, 429}
+            if not passing or tries >= TRIES:
+                raise
+            await anyio.sleep(error.retry_after or backoff.pause(tries, rng))
 
 
 def _path(session_id: str, *rest: str) -> str:
