@@ -13,7 +13,7 @@ import msgspec
 
 from answerback.actors import reconcile as table
 from answerback.actors.messages import Asked, Reading
-from answerback.actors.reconcile import SUBMIT_GRACE, Context, Entry, Rules, reconcile
+from answerback.actors.reconcile import Context, Entry, Rules, reconcile
 from answerback.actors.submit import SENDABLE, Answer, interpret, take
 from answerback.errors import ApiError
 from answerback.model import CallKey, CallRecord, CallState, Effects, SubmitStatus
@@ -43,7 +43,6 @@ class Log:
         """`once` calls that may be entered once more, because somebody said that they did not happen."""
         self.effects: Counter[CallKey] = Counter()
         self.sent: dict[tuple[CallKey, bool], bytes] = {}
-        self.accepted_at: dict[CallKey, int] = {}
 
 
 class Task(msgspec.Struct):
@@ -181,7 +180,7 @@ class Process:
 
     def _given_up(self, key: CallKey) -> None:
         touched = self.entries[key].touched
-        assert self.server.was_unlisted_since(key, touched), "P5: a call was given up while the session waited for it"
+        assert self.server.was_unlisted_since(key, touched), "P5: given up while the session waited for it"
 
     def _observe(self, key: CallKey, asked: Asked, state: CallState) -> None:
         record = CallRecord(
@@ -278,9 +277,8 @@ class Process:
         record = self.record(key)
         assert record.outcome is not None, "P3: nothing to send"
         if again:
-            age = self.clock.now - self.log.accepted_at.get(key, 0)
-            assert age >= SUBMIT_GRACE, "an accepted result was taken for lost too soon"
-            assert record.submit_epoch < self.server.losses[key] + (record.substitute is not None), "it was not lost"
+            lost = self.server.losses[key] + (record.substitute is not None)
+            assert record.submit_epoch < lost, "a new epoch for a result that was not lost"
         if again or record.state.closed:
             epoch = record.submit_epoch + again
             self._move(key, CallState.FINISHED, submit_epoch=epoch, submit_status="none")
@@ -353,8 +351,6 @@ class Process:
 
     def _mark(self, members: tuple[CallKey, ...], status: SubmitStatus) -> None:
         for key in members:
-            if status == "accepted":
-                self.log.accepted_at[key] = self.clock.now
             if self.record(key).state in SENDABLE:
                 self._move(key, CallState.SUBMITTED, submit_status=status, submitted_at=self.clock.now)
 

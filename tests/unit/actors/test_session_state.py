@@ -364,10 +364,10 @@ def test_a_call_of_an_async_function_is_marked_as_one() -> None:
 def test_a_retrieve_without_an_agent_keeps_what_is_known_of_the_tools() -> None:
     one = state(declared=["refund", "later"], asynchronous=["later"])
     one.apply(fetched())
-    assert one.declared == {"refund", "later"}
-    assert one.asynchronous == {"later"}
+    assert one.declared == frozenset({"refund", "later"})
+    assert one.asynchronous == frozenset({"later"})
     one.apply(fetched(declared=["refund"]))
-    assert one.declared == {"refund"}
+    assert one.declared == frozenset({"refund"})
     assert not one.asynchronous
 
 
