@@ -178,7 +178,7 @@ def fork_server(lanes: int) -> Generator[list[Lane]]:
     server = subprocess.Popen(
         [sys.executable, "-m", "chaos.fork_server", *map(str, theirs)],
         pass_fds=theirs,
-        env={**os.environ, "PYTHONPATH": str(source)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source), *filter(None, [os.environ.get("PYTHONPATH")])])},
         stdin=subprocess.DEVNULL,
     )
     for _, their in pairs:
