@@ -203,6 +203,8 @@ class StoreHealth(msgspec.Struct, frozen=True, kw_only=True):
     queued: int = 0
     commits: int = 0
     statements: int = 0
+    commit_seconds: float = 0.0
+    """Seconds spent in commits, failed ones included."""
 
 
 class Store(Protocol):

@@ -81,6 +81,7 @@ class Writer:
         self._commits = self._statements = self._broken = 0
         self._degraded: str | None = None
         self._in_flight: float | None = None
+        self._commit_seconds = 0.0
         self._closing = False
         self._patience = CLOSE_PATIENCE
         self._fatal: StoreError | None = None
@@ -106,7 +107,13 @@ class Writer:
         if degraded is None and self._in_flight is not None and self._clock() - self._in_flight > SLOW_COMMIT:
             degraded = f"a commit has been running for more than {SLOW_COMMIT:g} s"
         queued = len(self._queue) + len(self._batch)
-        return StoreHealth(degraded=degraded, queued=queued, commits=self._commits, statements=self._statements)
+        return StoreHealth(
+            degraded=degraded,
+            queued=queued,
+            commits=self._commits,
+            statements=self._statements,
+            commit_seconds=self._commit_seconds,
+        )
 
     async def start(self) -> None:
         """Start the task and wait until the journal is open. When cancelled, it is closed again."""
@@ -285,12 +292,13 @@ class Writer:
                 attempts += 1
 
     async def _apply(self, batch: list[QueuedWrite], number: int) -> Applied:
-        self._in_flight = self._clock()
+        self._in_flight = began = self._clock()
         try:
             transactions = [entry.statements for entry in batch]
             return await self._see_through(lambda: self._journal.apply(transactions, number=number))
         finally:
             self._in_flight = None
+            self._commit_seconds += self._clock() - began
 
     async def _see_through(self, step: Callable[[], Awaitable[T]]) -> T:
         """Finish a step of the journal whatever cancels this task meanwhile.
