@@ -5,7 +5,7 @@ Nothing here replaces a part of the library: the official client, HTTP over loop
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from answerback.sessions import SessionRef
 from answerback.store.base import Store
 from answerback.store.memory import MemoryStore
 from answerback.store.sqlite import SQLiteStore
+from answerback.testing import Harness, Script, run_harness
 from wire_player import PlayedSession, Result, WirePlayer, play
 
 PATIENCE = 10.0
@@ -68,6 +69,25 @@ async def answering(
         async with play(session) as player, running(player, handlers, store=store, **options) as stage:
             await stage.runtime.attach(session.id)
             yield stage
+
+
+@asynccontextmanager
+async def answered_by(
+    handlers: Handlers,
+    script: Script | None = None,
+    *,
+    store: Store | None = None,
+    knobs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> AsyncGenerator[tuple[Harness, Runtime]]:
+    """Run a Runtime against the harness of this process for the length of a block; `options` are the Runtime's."""
+    store = MemoryStore() if store is None else store
+    options.setdefault("drain_timeout", 1.0)
+    async with (
+        run_harness(script, knobs=knobs) as harness,
+        Runtime(harness.client, handlers=handlers, store=store, **options) as runtime,
+    ):
+        yield harness, runtime
 
 
 async def rows(store: MemoryStore | SQLiteStore) -> dict[str, CallRecord]:
