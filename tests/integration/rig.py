@@ -5,8 +5,8 @@ Nothing here replaces a part of the library: the official client, HTTP over loop
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -17,7 +17,7 @@ from answerback.handlers.registry import Handlers
 from answerback.model import CallRecord, CallState
 from answerback.runtime import Runtime
 from answerback.sessions import SessionRef
-from answerback.store.base import Store
+from answerback.store.base import Receipt, Store, Write
 from answerback.store.memory import MemoryStore
 from answerback.store.sqlite import SQLiteStore
 from answerback.testing import Harness, Script, run_harness
@@ -27,12 +27,37 @@ PATIENCE = 10.0
 """Seconds a wait may take on a busy machine before the test has failed; nothing here needs a tenth of it."""
 
 
+class Writes:
+    """Tells of every write to a store: whatever becomes of a call is one."""
+
+    def __init__(self) -> None:
+        self.event = anyio.Event()
+
+    @contextmanager
+    def of(self, store: Store) -> Generator[None]:
+        """Listen to a store for the length of a block."""
+        write = store.write
+
+        def told(*statements: Write, lazy: bool = False) -> Receipt:
+            receipt = write(*statements, lazy=lazy)
+            self.event.set()
+            self.event = anyio.Event()
+            return receipt
+
+        store.write = told  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            store.write = write  # type: ignore[method-assign]
+
+
 class Stage(msgspec.Struct, frozen=True):
     """A runtime at work against a played server."""
 
     player: WirePlayer
     runtime: Runtime
     store: Store
+    writes: Writes
 
     async def answered(self, *call_ids: str) -> dict[str, Result]:
         """Return the accepted result of each of these calls, once the server has taken all of them."""
@@ -56,8 +81,10 @@ async def running(
     """Run a Runtime against a player for the length of a block; `options` are the Runtime's."""
     store = MemoryStore() if store is None else store
     options.setdefault("drain_timeout", 1.0)
+    writes = Writes()
     async with player.client() as client, Runtime(client, handlers=handlers, store=store, **options) as runtime:
-        yield Stage(player, runtime, store)
+        with writes.of(store):
+            yield Stage(player, runtime, store, writes)
 
 
 @asynccontextmanager
@@ -102,27 +129,21 @@ def live_of(runtime: Runtime, session_id: str = "sess_1") -> LiveSession:
     return kernel.live[session_id]
 
 
-async def until(live: LiveSession, predicate: Callable[[], bool | Awaitable[bool]]) -> None:
+async def until(live: LiveSession, predicate: Callable[[], bool]) -> None:
     """Return once the predicate holds; it is asked again whenever the session's actor did something."""
-    while True:
-        changed = live.changed
-        answer = predicate()
-        if answer is True or (answer is not False and await answer):
-            return
-        await changed.wait()
+    while not predicate():
+        await live.changed.wait()
 
 
 async def until_row(stage: Stage, call_id: str, predicate: Callable[[CallRecord], bool]) -> CallRecord:
-    """Return the newest row of a call in the store once the predicate holds for it."""
-    found: list[CallRecord] = []
-
-    async def there() -> bool:
+    """Return the row of a call in the store once the predicate holds for it."""
+    while True:
+        written = stage.writes.event
         await stage.store.flush()
-        found[:] = [record for record in await stage.store.calls(limit=1000) if record.key.call_id == call_id][:1]
-        return bool(found) and predicate(found[0])
-
-    await until(live_of(stage.runtime), there)
-    return found[0]
+        for record in await stage.store.calls(limit=1000):
+            if record.key.call_id == call_id and predicate(record):
+                return record
+        await written.wait()
 
 
 async def until_state(stage: Stage, call_id: str, *states: CallState) -> CallRecord:
