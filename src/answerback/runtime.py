@@ -203,23 +203,31 @@ class Runtime:
         if not self._drained:
             self._drained = True
             kernel.stop(self._drain_timeout if timeout is None else timeout)
-        try:
-            await task.wait()
-        except anyio.get_cancelled_exc_class():
-            kernel.hurry()
-            with anyio.CancelScope(shield=True):
-                await task.wait()
-                await self._close()
-            raise
-        await self._close()
+        await self._ended(kernel, task)
         if isinstance(task.ending, Raised):
             raise RuntimeStateError("the runtime's kernel failed; the store is closed") from task.ending.error
         return kernel.report
 
-    async def _close(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._store.aclose()
-            await self._clients.aclose()
+    async def _ended(self, kernel: Kernel, task: Detached[None]) -> None:
+        """Wait for the kernel's end, then close the store, however often the wait is cancelled; raise that at last.
+
+        A shield holds against the cancellations of anyio and trio, not against `Task.cancel()` of asyncio.
+        """
+        cancelled: BaseException | None = None
+        closed = False
+        while not closed:
+            try:
+                with anyio.CancelScope(shield=cancelled is not None):
+                    await task.wait()
+                with anyio.CancelScope(shield=True):
+                    await self._store.aclose()
+                    await self._clients.aclose()
+                closed = True
+            except anyio.get_cancelled_exc_class() as error:
+                cancelled = cancelled or error
+                kernel.hurry()
+        if cancelled is not None:
+            raise cancelled
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
