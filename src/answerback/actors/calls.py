@@ -53,6 +53,7 @@ class CallRunner:
         powers: SessionPowers,
         settings: CallSettings,
         now: Callable[[], int],
+        escalate: Callable[[StoreError], None],
         deps: Any = None,
     ) -> None:
         self.settings = settings
@@ -63,6 +64,7 @@ class CallRunner:
         self._executor = executor
         self._powers = powers
         self._now = now
+        self._escalate = escalate
         self._deps = deps
         self._slots = anyio.CapacityLimiter(settings.max_concurrency)
         self._suspects = anyio.CapacityLimiter(1)
@@ -151,28 +153,27 @@ class CallRunner:
 
     async def _guard(self, job: Job, body: Callable[[], Awaitable[None]]) -> None:
         """Contain a task: whatever goes wrong in it, the call is answered or left visible, and the runtime lives."""
-        tell = True
         try:
             await body()
+        except StoreError as error:
+            self._escalate(error)  # without a journal nothing may run: it is everybody's trouble
+            return
         except Exception as error:  # noqa: BLE001 - one call must not take the others with it
             # No traceback: its frames' texts may carry values of the call.
             logger.error("a call's task failed: %s", type(error).__name__, extra=log_ids(job.key))  # noqa: TRY400
-            tell = not isinstance(error, StoreError) and await self._answer_failed(job)
+            await self._answer_failed(job)
         finally:
             self.jobs.pop(job.key, None)
-            if tell:
-                job.notify(CallFinished(job.key))
+        job.notify(CallFinished(job.key))
 
-    async def _answer_failed(self, job: Job) -> bool:
+    async def _answer_failed(self, job: Job) -> None:
         """Answer a call that cannot even be started; without this it would be tried again at once, for ever."""
-        record = self._record(job)
-        if record.state is not CallState.REQUESTED:
-            return True
+        if self._record(job).state is not CallState.REQUESTED:
+            return
         try:
             await self.refuse(job, Outcome(kind="not_started", error="The function could not be started."))
-        except StoreError:
-            return False
-        return True
+        except StoreError as error:
+            self._escalate(error)
 
     async def _attempts(self, job: Job, declared: frozenset[str] | None, *, crashed: bool) -> None:
         """Validate, queue, start, run, store; again when the handler asked for a retry."""

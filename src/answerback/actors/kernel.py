@@ -104,6 +104,7 @@ class Kernel:
                 powers=self,
                 settings=self.settings.calls,
                 now=self._now,
+                escalate=self._fail,
                 deps=self._deps,
             )
             shared = Shared(
