@@ -58,6 +58,13 @@ class Stage(msgspec.Struct, frozen=True):
     runtime: Runtime
     store: Store
     writes: Writes
+    refs: dict[str, SessionRef] = {}
+    """The sessions `answering` attached to, by id."""
+
+    @property
+    def ref(self) -> SessionRef:
+        """The session of `answering`."""
+        return self.refs["sess_1"]
 
     async def answered(self, *call_ids: str) -> dict[str, Result]:
         """Return the accepted result of each of these calls, once the server has taken all of them."""
@@ -94,7 +101,7 @@ async def answering(
     """Play one session, attach a Runtime to it, and bound the whole block in time."""
     with anyio.fail_after(PATIENCE):
         async with play(session) as player, running(player, handlers, store=store, **options) as stage:
-            await stage.runtime.attach(session.id)
+            stage.refs[session.id] = await stage.runtime.attach(session.id)
             yield stage
 
 
@@ -156,8 +163,3 @@ async def until_taken(stage: Stage, call_id: str) -> CallRecord:
     return await until_row(
         stage, call_id, lambda record: record.state is CallState.ACKED or record.submit_status == "accepted"
     )
-
-
-def ref_of(runtime: Runtime, session_id: str = "sess_1") -> SessionRef:
-    """Return a session ref for a session that is followed already."""
-    return SessionRef(runtime, live_of(runtime, session_id))

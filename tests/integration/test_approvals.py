@@ -13,7 +13,7 @@ import pytest
 
 from answerback import CallState, DecisionError, Handlers, SQLiteStore, ToolContext, UnknownCallError
 from integration.approval_worker import build
-from integration.rig import answering, ref_of, running, until_row, until_state
+from integration.rig import answering, running, until_row, until_state
 from wire_player import PlayedSession, call, play
 
 WORKER = Path(__file__).with_name("approval_worker.py")
@@ -80,7 +80,7 @@ async def test_a_second_decision_and_a_foreign_id_are_errors_and_change_nothing(
 ) -> None:
     effects = tmp_path / "effects"
     async with answering(session, build(str(effects))) as stage:
-        ref = ref_of(stage.runtime)
+        ref = stage.ref
         waiting = await until_state(stage, "c_a", CallState.WAITING_APPROVAL)
         await until_state(stage, "c_b", CallState.WAITING_APPROVAL)
         with pytest.raises(UnknownCallError):
@@ -98,7 +98,7 @@ async def test_two_that_decide_at_once_start_one_run(session: PlayedSession, tmp
     effects = tmp_path / "effects"
     errors: list[Exception] = []
     async with answering(session, build(str(effects))) as stage:
-        ref = ref_of(stage.runtime)
+        ref = stage.ref
         await until_state(stage, "c_a", CallState.WAITING_APPROVAL)
 
         async def say_yes() -> None:
@@ -165,5 +165,5 @@ async def test_arguments_that_do_not_fit_are_refused_without_asking_anybody() ->
     calls = [call("c_bad", "refund", {"cents": "many"})]
     async with answering(PlayedSession(pending=calls), handlers) as stage:
         answers = await stage.answered("c_bad")
-        assert await ref_of(stage.runtime).pending_approvals() == []
+        assert await stage.ref.pending_approvals() == []
     assert answers["c_bad"].success is False

@@ -16,7 +16,7 @@ import pytest
 from answerback import CallState, Handlers, NotHappened, SQLiteStore
 from answerback.model import CallRecord
 from integration.crash_worker import build
-from integration.rig import ref_of, rows, running, until_state
+from integration.rig import rows, running, until_state
 from wire_player import PlayedSession, Result, WirePlayer, call, play
 
 WORKER = Path(__file__).with_name("crash_worker.py")
@@ -126,7 +126,7 @@ async def test_a_held_call_is_shown_and_waits_for_a_person(
                 assert (status.indeterminate, player.results()) == (1, [])
                 decided = await stage.runtime.decide(record.public_id[:10], NotHappened())
                 assert isinstance(decided, CallRecord)
-                await ref_of(stage.runtime).wait()
+                await stage.ref.wait()
             (result,) = player.results()
     assert [(one["call_id"], one["state"]) for one in shown] == [("c_a", "indeterminate")]
     # The person said that it did not happen, and so had it posted a second time.

@@ -6,7 +6,7 @@ import anyio
 
 from answerback import Handlers
 from answerback.store.memory import MemoryStore
-from integration.rig import answering, live_of, ref_of, rows, running, until_taken
+from integration.rig import answering, live_of, rows, running, until_taken
 from wire_player import Close, Frame, PlayedSession, Require, Snapshot, UntilAnswered, call, play
 
 
@@ -120,7 +120,7 @@ async def test_repeated_frames_and_reconnects_start_a_running_call_once() -> Non
     async with answering(session, handlers, store=store) as stage:
         await stage.player.until(lambda: session.opened >= 2 and session.sent >= 6)
         gate.set()
-        await ref_of(stage.runtime).wait()
+        await stage.ref.wait()
     assert heard == ["new"]
     assert [result.call_id for result in stage.player.results()] == ["c_new"]
     assert (await rows(store)).keys() == {"c_new"}
@@ -130,7 +130,7 @@ async def test_a_repeated_event_id_is_one_event() -> None:
     handlers, heard = echoing()
     session = PlayedSession(settle=False)
     async with answering(session, handlers) as stage:
-        ref = ref_of(stage.runtime)
+        ref = stage.ref
         await stage.player.until(lambda: bool(session.followers))
         async with ref.events() as events:
             note = {"type": "agent.session.turn.note", "event_id": "ev_same", "session_id": "sess_1"}

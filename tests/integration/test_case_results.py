@@ -8,7 +8,7 @@ import pytest
 
 from answerback import CallState, Handlers
 from answerback.store.memory import MemoryStore
-from integration.rig import answering, ref_of, rows, until_taken
+from integration.rig import answering, rows, until_taken
 from wire_player import Close, Fault, PlayedSession, Snapshot, call
 
 
@@ -63,7 +63,7 @@ async def test_a_result_taken_without_a_word_ends_as_acknowledged_and_is_never_c
     session = PlayedSession(pending=[call("c_a", "issue", {"cents": 1250})], faults={"c_a": [told]})
     store = MemoryStore()
     async with answering(session, handlers, store=store) as stage:
-        await ref_of(stage.runtime).wait()
+        await stage.ref.wait()
         await until_taken(stage, "c_a")
         sent = stage.player.results("c_a")
     # It may be sent again before a retrieve tells that the server has it; then as it was.
@@ -107,7 +107,7 @@ async def test_repeating_stops_when_a_retrieve_shows_that_nobody_waits_any_more(
     async with answering(session, handlers, store=store) as stage:
         await stage.posted("c_a", 2)
         session.finish("completed")
-        turn = await ref_of(stage.runtime).wait()
+        turn = await stage.ref.wait()
         assert [record.state for record in turn.calls] == [CallState.OBSOLETE]
         posts = len(stage.player.results("c_a"))
     assert posts <= 5

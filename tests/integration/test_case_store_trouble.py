@@ -15,7 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from answerback import CallState, Handlers, SQLiteStore
 from answerback.store.memory import MemoryStore
-from integration.rig import answering, ref_of, rows, until_state
+from integration.rig import answering, rows, until_state
 from wire_player import PlayedSession, call
 
 HOLDER = Path(__file__).with_name("lock_holder.py")
@@ -92,7 +92,7 @@ async def test_while_another_process_holds_the_write_lock_calls_wait_and_none_fa
             assert sorted(ran) == list(range(10, 20))
             assert stage.player.results() == []
         accepted = await stage.answered(*(f"c_{number}" for number in range(20)))
-        await ref_of(stage.runtime).wait()
+        await stage.ref.wait()
         assert stage.runtime.status().store.degraded is None
     assert health.degraded is not None
     assert 0 < health.queued < 200
@@ -130,7 +130,7 @@ async def test_a_result_that_finds_the_disk_full_is_kept_saved_later_and_sent_on
         assert [record.state for record in await store.calls()] == [CallState.STARTED]
         await store.limit_growth(None)
         result = (await stage.answered("c_a"))["c_a"]
-        await ref_of(stage.runtime).wait()
+        await stage.ref.wait()
         assert stage.runtime.status().store.degraded is None
     assert ran == ["export"]
     assert (result.success, result.output) == (True, "row;" * 50_000)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from answerback import Handlers
-from integration.rig import answering, ref_of
+from integration.rig import answering
 from wire_player import Frame, Hang, PlayedSession, Raw, Require, Reset, Snapshot, Step, call
 
 
@@ -62,7 +62,7 @@ async def test_frames_without_news_end_no_stream(script: list[Step], caplog: pyt
     session = PlayedSession(pending=[call("c_a", "go")], streams=[script])
     async with answering(session, handlers) as stage:
         await stage.answered("c_a")
-        await ref_of(stage.runtime).wait()
+        await stage.ref.wait()
         opened = session.opened
     assert ran == ["go"]
     assert len(stage.player.results()) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from answerback import ApiError, CallState, Handlers, MemoryStore, Runtime
 from answerback.testing import Script, call, calls, rule, say
-from integration.rig import PATIENCE, answered_by, answering, live_of, ref_of, rows, until_row, until_state
+from integration.rig import PATIENCE, answered_by, answering, live_of, rows, until_row, until_state
 from wire_player import Fault, PlayedSession
 from wire_player import call as called
 
@@ -82,7 +82,7 @@ async def test_a_value_returned_within_the_grace_is_kept_as_obsolete_and_not_sen
     session = PlayedSession(pending=[called("c_a", "careful")])
     async with answering(session, handlers, store=store) as stage:
         await entered.wait()
-        await ref_of(stage.runtime).cancel()
+        await stage.ref.cancel()
         record = await until_state(stage, "c_a", CallState.OBSOLETE)
     assert b"rolled back" in (record.outcome or b"")
     assert stage.player.results() == []
@@ -108,7 +108,7 @@ async def test_a_handler_that_swallows_the_cancel_is_abandoned_and_its_value_is_
     session = PlayedSession(pending=[called("c_a", "deaf")])
     async with answering(session, handlers, store=store, cancel_grace=0.05) as stage:
         await entered.wait()
-        await ref_of(stage.runtime).cancel()
+        await stage.ref.cancel()
         record = await until_state(stage, "c_a", CallState.OBSOLETE_UNKNOWN)
         release.set()
         assert stage.player.results() == []
@@ -132,7 +132,7 @@ async def test_a_blocking_thread_does_not_hold_up_a_cancel() -> None:
     async with answering(session, handlers, store=store, cancel_grace=0.05) as stage:
         await until_row(stage, "c_a", lambda record: record.state is CallState.STARTED)
         assert await anyio.to_thread.run_sync(entered.wait, 5)
-        await ref_of(stage.runtime).cancel()
+        await stage.ref.cancel()
         record = await until_state(stage, "c_a", CallState.OBSOLETE_UNKNOWN)
         release.set()
     assert record.reason
@@ -170,15 +170,15 @@ async def test_a_cancel_that_is_refused_says_so() -> None:
     session = PlayedSession(pending=[called("c_a", "f")], faults={"cancel": [Fault(status=400)]})
     async with answering(session, Handlers(), unhandled="hold") as stage:
         with pytest.raises(ApiError) as refused:
-            await ref_of(stage.runtime).cancel()
+            await stage.ref.cancel()
     assert refused.value.status == 400
 
 
 async def test_a_cancel_without_a_clear_answer_is_repeated_under_one_key() -> None:
     session = PlayedSession(pending=[called("c_a", "f")], faults={"cancel": [Fault(status=503), Fault(close=True)]})
     async with answering(session, Handlers(), unhandled="hold") as stage:
-        await ref_of(stage.runtime).cancel()
-        await ref_of(stage.runtime).wait()
+        await stage.ref.cancel()
+        await stage.ref.wait()
     assert len({post.key for post in stage.player.posts}) == 1
     assert [post.status for post in stage.player.posts] == [503, 0, 202]
 

@@ -19,7 +19,7 @@ from answerback import (
     Unknown,
     UnknownCallError,
 )
-from integration.rig import PATIENCE, answering, ref_of, rows, running, until_row, until_state
+from integration.rig import PATIENCE, answering, rows, running, until_row, until_state
 from wire_player import PlayedSession, call, play
 
 
@@ -100,7 +100,7 @@ async def test_another_client_may_answer_a_held_name() -> None:
             [{"type": "x.tool_result", "turn_id": "turn_1", "call_id": "c_a", "success": True, "output": "theirs"}]
         )
         record = await until_state(stage, "c_a", CallState.OBSOLETE)
-        await ref_of(stage.runtime).wait()
+        await stage.ref.wait()
     assert record.attempt == 0
     assert stage.player.posts == []
 

@@ -14,7 +14,7 @@ from answerback import (
     SessionGoneError,
 )
 from answerback.testing import Script, call, calls, fail, fail_session, rule, say
-from integration.rig import PATIENCE, answered_by, answering, ref_of, running
+from integration.rig import PATIENCE, answered_by, answering, running
 from wire_player import Fault, PlayedSession, WirePlayer, play, turn
 from wire_player import call as called
 
@@ -233,7 +233,7 @@ async def test_a_session_that_disappears_is_an_error_and_its_handlers_are_cancel
     async with answering(session, handlers) as stage:
         await entered.wait()
         del stage.player.sessions["sess_1"]
-        ref = ref_of(stage.runtime)
+        ref = stage.ref
         ref.wake()
         with pytest.raises(SessionGoneError):
             await ref.wait()

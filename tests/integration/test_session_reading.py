@@ -8,7 +8,7 @@ import pytest
 from answerback import Handlers, ToolContext
 from answerback.testing import Script, call, calls, rule, say
 from answerback.wire.events import Event
-from integration.rig import PATIENCE, answered_by, answering, live_of, ref_of, running, until
+from integration.rig import PATIENCE, answered_by, answering, live_of, running, until
 from wire_player import PlayedSession, play
 from wire_player import call as called
 
@@ -44,7 +44,7 @@ async def test_a_turn_of_eight_calls_completes_by_waking_alone() -> None:
     async with answering(session, doubling(), max_streams=0, poll_interval=3600) as stage:
         await stage.answered(*(f"c_{n}" for n in range(8)))
         session.require(*(called(f"d_{n}", "double", {"number": n}) for n in range(8)))
-        ref = ref_of(stage.runtime)
+        ref = stage.ref
         ref.wake()
         await stage.answered(*(f"d_{n}" for n in range(8)))
         stage.runtime.wake("sess_1")
@@ -122,7 +122,7 @@ async def test_deltas_nobody_subscribed_to_never_reach_the_mailbox(monkeypatch: 
         session.publish({"type": "agent.session.turn.note", "session_id": "sess_1"})
         await until(live, lambda: "agent.session.turn.note" in published)
         assert "agent.session.turn.output_text.delta" not in published
-        async with ref_of(stage.runtime).events() as events:
+        async with stage.ref.events() as events:
             session.publish(delta)
             while not (await events.receive()).is_delta:
                 pass
@@ -132,7 +132,7 @@ async def test_a_subscriber_that_does_not_read_loses_its_oldest_events_and_holds
     session = PlayedSession(pending=[called("c_a", "double", {"number": 4})])
     async with answering(session, doubling()) as stage:
         await stage.answered("c_a")
-        ref = ref_of(stage.runtime)
+        ref = stage.ref
         async with ref.events() as lagging, ref.events() as reading:
             for number in range(3000):
                 session.publish({"type": "agent.session.turn.note", "event_id": f"note_{number}"})
@@ -154,7 +154,7 @@ async def test_subscriptions_end_with_the_runtime() -> None:
         async with anyio.create_task_group() as group:
             async with answering(session, doubling()) as stage:
                 await stage.player.until(lambda: bool(session.followers))
-                ref = ref_of(stage.runtime)
+                ref = stage.ref
                 subscribed = anyio.Event()
 
                 async def follow() -> None:

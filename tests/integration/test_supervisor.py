@@ -21,7 +21,7 @@ from answerback.model import CallKey
 from answerback.store.memory import MemoryStore
 from answerback.wire.events import Event
 from answerback.wire.records import Session
-from integration.rig import PATIENCE, Stage, live_of, ref_of, rows, running, until, until_taken
+from integration.rig import PATIENCE, Stage, live_of, rows, running, until, until_taken
 from wire_player import Close, Fault, PlayedSession, Reset, Snapshot, call, play
 
 
@@ -70,7 +70,7 @@ class Work:
         for gate in self.gates.values():
             gate.set()
         accepted = await self.stage.answered("c_one", "c_two")
-        await ref_of(self.stage.runtime).wait()
+        await self.stage.ref.wait()
         assert self.live.record.state == "open"
         assert {name: result.output for name, result in accepted.items()} == {"c_one": "one", "c_two": "two"}
         assert sorted(self.entered) == ["one", "two"]
@@ -98,8 +98,8 @@ async def working(*, store: MemoryStore | None = None, **options: Any) -> AsyncG
     two = PlayedSession(session_id="sess_2", pending=[call("c_two", "hold", {"name": "two"})])
     with anyio.fail_after(PATIENCE):
         async with play(one, two) as player, running(player, handlers, store=store, **options) as stage:
-            await stage.runtime.attach("sess_1")
-            await stage.runtime.attach("sess_2")
+            for name in ("sess_1", "sess_2"):
+                stage.refs[name] = await stage.runtime.attach(name)
             await both.wait()
             yield Work(stage, gates, entered)
 
@@ -232,7 +232,7 @@ async def test_an_exception_after_a_decision_was_carried_out_neither_repeats_nor
         for gate in work.gates.values():
             gate.set()
         await work.stage.answered("c_one", "c_two")
-        await ref_of(work.stage.runtime).wait()
+        await work.stage.ref.wait()
         await until_taken(work.stage, "c_one")
         assert planted.raised == (1 if kind is not reconcile.Close else planted.raised)
         assert live_of(work.stage.runtime, "sess_2").crashes == 0
@@ -305,7 +305,7 @@ async def test_a_session_over_the_restart_limit_is_set_aside_and_its_sibling_goe
     monkeypatch.setattr(SessionState, "apply", exploding)
     store = MemoryStore()
     async with working(store=store, restart_limit=2) as work:
-        ref = ref_of(work.stage.runtime)
+        ref = work.stage.ref
         planted.armed = True
         work.live.mailbox.tell(messages.StreamSilent())
         with pytest.raises(SessionQuarantinedError) as raised:
