@@ -59,6 +59,11 @@ class SQLiteStore(JournalReads):
         return f"<SQLiteStore {self._path.name} {'not opened' if self._writer is None else repr(self._writer)}>"
 
     @property
+    def path(self) -> Path:
+        """The file, also before the store is open."""
+        return self._path
+
+    @property
     def info(self) -> StoreInfo:
         """Identity and incarnation.
 
