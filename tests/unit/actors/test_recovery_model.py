@@ -92,16 +92,19 @@ class World(RuleBasedStateMachine):
             self.server.end_turn(turn_id)
 
     @precondition(lambda self: self.server.results and self.process.post is None)
-    @rule(which=some, later=st.booleans())
-    def the_server_forgets_a_result(self, which: int, later: bool) -> None:
+    @rule(which=some, when=st.sampled_from(("at once", "later", "while nobody runs")))
+    def the_server_forgets_a_result(self, which: int, when: str) -> None:
         call = sorted(self.server.results)[which % len(self.server.results)]
-        if call.turn_id not in self.server.over and self.server.losses[call] < 2:
-            if later:
-                self.the_session_is_read_at_once()
-                self.clock.now += 10 * SECOND
-            self.server.lose(call)
-            if later:
-                self.the_session_is_read_at_once()
+        if call.turn_id in self.server.over or self.server.losses[call] == 2:
+            return
+        if when != "at once":
+            self.the_session_is_read_at_once()
+            self.clock.now += 10 * SECOND
+        if when == "while nobody runs":
+            self.the_process_dies_and_another_starts(lands=False, committed=True, reads=False)
+        self.server.lose(call)
+        if when == "later":
+            self.the_session_is_read_at_once()
 
     @precondition(lambda self: self.orphans)
     @rule()
