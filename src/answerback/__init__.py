@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from answerback.handlers.policy import Failed, Happened, NotHappened, Retry, Unknown
     from answerback.handlers.registry import Handlers
     from answerback.handlers.schema import function_schema
+    from answerback.handlers.secrets import Secret
     from answerback.handlers.tool import Tool
     from answerback.model import CallRecord, CallState
     from answerback.runtime import Runtime
@@ -65,6 +66,7 @@ _HOMES = {
     "answerback.handlers.policy": ("Failed", "Happened", "NotHappened", "Retry", "Unknown"),
     "answerback.handlers.registry": ("Handlers",),
     "answerback.handlers.schema": ("function_schema",),
+    "answerback.handlers.secrets": ("Secret",),
     "answerback.handlers.tool": ("Tool",),
     "answerback.model": ("CallRecord", "CallState"),
     "answerback.runtime": ("Runtime",),
@@ -86,6 +88,7 @@ __all__ = [
     "ToolContext",
     "CallLogFilter",
     "Retry",
+    "Secret",
     "function_schema",
     # what a handler raises on purpose
     "ToolError",

@@ -109,7 +109,9 @@ async def decide(
         changes["deadline"] = None
     else:
         outcome = verdict_outcome(tool, verdict) or texts.interrupted(record)
-        changes |= {"outcome_kind": outcome.kind, "outcome": encode(record.key, outcome), "finished_at": now}
+        element = encode(record.key, outcome)
+        sealed = element if tool is None else tool.seal(element)
+        changes |= {"outcome_kind": outcome.kind, "outcome": sealed, "finished_at": now}
     statement = UpdateCall(
         key=record.key,
         sources=(record.state,),

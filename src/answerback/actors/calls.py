@@ -186,7 +186,7 @@ class CallRunner:
             await self.refuse(job, texts.disabled(record.name))
             return
         try:
-            bound = tool.bind(record.arguments)
+            bound = tool.bind(job.journal.arguments(record))
         except ArgumentsError as error:
             await self.refuse(job, texts.arguments_rejected(error.text))
             return

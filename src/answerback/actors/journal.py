@@ -9,14 +9,16 @@ The journal belongs to the runtime and not to the actor, so a restarted actor fi
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from answerback.actors.messages import Asked
+from answerback.actors.messages import Asked, Reading
 from answerback.actors.reconcile import Entry
+from answerback.handlers.secrets import Secrecy, UnknownKeyError, is_masked, is_sealed
 from answerback.model import CallKey, CallRecord, CallState, LateRecord, Observer, Outcome, Unobserved
 from answerback.store.base import (
     InsertCall,
@@ -31,6 +33,8 @@ from answerback.store.base import (
 )
 from answerback.wire import inputs
 
+logger = logging.getLogger("answerback.journal")
+
 CLOSED_KEPT = 256
 """Closed rows kept in memory for repeated frames; older ones are read from the store when they are asked for."""
 
@@ -39,13 +43,22 @@ class Journal:
     """Calls of one session, newest knowledge first in memory, truth in the store."""
 
     def __init__(
-        self, session_id: str, store: Store, *, now: Callable[[], int], observer: Observer | None = None
+        self,
+        session_id: str,
+        store: Store,
+        *,
+        now: Callable[[], int],
+        observer: Observer | None = None,
+        secrecy: Secrecy | None = None,
     ) -> None:
         self.session_id = session_id
         self._store = store
         self._now = now
         self._entries: dict[CallKey, Entry] = {}
         self._closed: dict[CallKey, Entry] = {}
+        self._secrecy = secrecy or Secrecy()
+        self._live: dict[CallKey, bytes] = {}
+        self._unreadable: set[CallKey] = set()
         self._tick = 0
         self._observer = observer or Unobserved()
 
@@ -113,16 +126,68 @@ class Journal:
                 if known is not None and known.record.state is not row.state:
                     self._observer.moved(known.record, row)
 
+    # --- what the store does not hold in clear ---------------------------------------------------------------------
+
+    def recognised(self, reading: Reading, entries: Mapping[CallKey, Entry]) -> tuple[Reading, Mapping[CallKey, Entry]]:
+        """Return what may be reconciled, with the listed arguments known by the hashes their rows have.
+
+        Arguments a row only masks, or has given up, are kept in memory from here on. A call hashed under a key that is
+        not here is left out: nothing can be said about it, and its siblings go on.
+        """
+        bare = [key for key in reading.asked if key in entries and not _holds_arguments(entries[key].record)]
+        if not bare:
+            return reading, entries
+        asked, known = dict(reading.asked), dict(entries)
+        for key in bare:
+            one, stored = asked[key], known[key].record.arguments_hash
+            try:
+                same = self._secrecy.same(stored, one.arguments_hash)
+            except UnknownKeyError as error:
+                self._report(key, error)
+                del asked[key], known[key]
+                continue
+            if same:
+                self._live[key] = one.arguments
+                asked[key] = msgspec.structs.replace(one, arguments_hash=stored)
+        return Reading(asked, reading.sent_at), known
+
+    def arguments(self, record: CallRecord) -> bytes:
+        """Return the arguments to run a call with.
+
+        Raises:
+            LookupError: its row does not hold them, and the session has not listed them to this process.
+        """
+        return record.arguments if _holds_arguments(record) else self._live[record.key]
+
+    def revealed(self, record: CallRecord) -> CallRecord | None:
+        """Return a row with the bytes of its result as they are sent; None, and an ERROR once, without the key."""
+        if record.outcome is None or not is_sealed(record.outcome):
+            return record
+        try:
+            return msgspec.structs.replace(record, outcome=self._secrecy.unsealed(record.outcome))
+        except UnknownKeyError as error:
+            self._report(record.key, error)
+            return None
+
+    def _report(self, key: CallKey, error: UnknownKeyError) -> None:
+        if key not in self._unreadable:
+            self._unreadable.add(key)
+            ids = {"session_id": key.session_id, "turn_id": key.turn_id, "call_id": key.call_id}
+            logger.error("a call is left as it is: %s", error, extra=ids)
+
     # --- T0: observe ----------------------------------------------------------------------------------------------
 
     def observe(self, key: CallKey, asked: Asked, *, state: CallState, reason: str | None) -> None:
         """Queue the first row of a call; it rides with the next commit."""
         now = self._now()
+        arguments, arguments_hash = self._secrecy.stored(asked.name, asked.arguments, asked.arguments_hash)
+        if is_masked(arguments_hash):
+            self._live[key] = asked.arguments
         record = CallRecord(
             key=key,
             name=asked.name,
-            arguments=asked.arguments,
-            arguments_hash=asked.arguments_hash,
+            arguments=arguments,
+            arguments_hash=arguments_hash,
             state=state,
             is_async=asked.is_async,
             observed_at=now,
@@ -186,7 +251,7 @@ class Journal:
         """
         record = self._require(key)
         now = self._now()
-        element = encode(key, outcome)
+        element = self._secrecy.sealed(record.name, encode(key, outcome))
         values: dict[str, Any] = {
             "outcome_kind": outcome.kind,
             "outcome": element,
@@ -215,7 +280,8 @@ class Journal:
 
     def late(self, key: CallKey, attempt: int, outcome: Outcome) -> None:
         """Record what a handler returned after its call was answered; it is never sent."""
-        record = LateRecord(key=key, attempt=attempt, at=self._now(), kind=outcome.kind, element=encode(key, outcome))
+        element = self._secrecy.sealed(self._require(key).name, encode(key, outcome))
+        record = LateRecord(key=key, attempt=attempt, at=self._now(), kind=outcome.kind, element=element)
         self._store.write(PutLate(record), lazy=True)
         self._observer.repeated(key, "late_result")
 
@@ -276,9 +342,15 @@ class Journal:
             self._entries[key] = entry
             return
         self._entries.pop(key, None)
+        self._live.pop(key, None)
         self._closed[key] = entry
         while len(self._closed) > CLOSED_KEPT:
             del self._closed[next(iter(self._closed))]
+
+
+def _holds_arguments(record: CallRecord) -> bool:
+    """Whether a row has the arguments themselves: not a mask, and not what retention left of them (nothing)."""
+    return bool(record.arguments) and not is_masked(record.arguments_hash)
 
 
 class Checkpoints:

@@ -71,7 +71,7 @@ class Resolver:
             return False
         tool = self._runner.tool(record.name)
         policy = (tool.on_interrupted if tool else None) or self._runner.on_interrupted
-        bound = _bind(tool, record)
+        bound = _bind(tool, job, record)
         asks = tool is not None and bound is not None and tool.has_verify
         until = self._hold(job, record, announce=policy == "hold")
         if asks:
@@ -171,11 +171,11 @@ def verdict_outcome(tool: Tool[..., Any] | None, verdict: Verdict[Any]) -> Outco
             return None
 
 
-def _bind(tool: Tool[..., Any] | None, record: CallRecord) -> BoundArguments | None:
+def _bind(tool: Tool[..., Any] | None, job: Job, record: CallRecord) -> BoundArguments | None:
     if tool is None:
         return None
     try:
-        return tool.bind(record.arguments)
+        return tool.bind(job.journal.arguments(record))
     except ArgumentsError:
         # The schema changed since: the hook cannot be asked, the call is decided by policy.
         logger.warning(

@@ -173,7 +173,9 @@ class Submitter:
 
     def _sendable(self, key: CallKey) -> bool:
         record = self._journal.get(key)
-        return record is not None and record.state in SENDABLE and record.submit_status != "accepted"
+        if record is None or record.state not in SENDABLE or record.submit_status == "accepted":
+            return False
+        return self._journal.revealed(record) is not None
 
     async def _wait(self) -> None:
         if self._changed.is_set():
@@ -192,7 +194,8 @@ class Submitter:
                 # Closed while it waited for a connection: nothing is sent for it, the rest becomes a batch of its own.
                 return
             records = [record for member in batch.members if (record := self._journal.get(member)) is not None]
-            body = inputs.body(record.payload or b"" for record in records)
+            revealed = [row for record in records if (row := self._journal.revealed(record)) is not None]
+            body = inputs.body(record.payload or b"" for record in revealed)
             key = inputs.results_key((r.key.session_id, r.key.turn_id, r.key.call_id, r.submit_epoch) for r in records)
             for record in records:
                 self._journal.touch(record.key)

@@ -29,6 +29,10 @@ class BoundArguments(msgspec.Struct, frozen=True):
 
     values: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        # Never the values: they may be secret, and representations end up in tracebacks.
+        return f"<BoundArguments {', '.join(self.values)}>"
+
 
 class Binder(Protocol):
     """Checks decoded arguments against one tool's parameters."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from answerback.errors import ConfigurationError, ToolDefinitionError
 from answerback.handlers.context import ToolContext
 from answerback.handlers.foreign import from_foreign
 from answerback.handlers.options import FunctionOptions, ToolOptions
+from answerback.handlers.secrets import KEY_VARIABLE, Hidden, Keyring, Secrecy, read_keys
 from answerback.handlers.tool import Api, Tool
 
 P = ParamSpec("P")
@@ -32,11 +33,20 @@ class Handlers:
     Args:
         on_exception: called with the context and the exception when a handler raises something that is not meant for
             the model; the only place its text and traceback go to. A plain function; what it raises is contained.
+        secret_key: what `Secret` arguments are hashed and `Secret` results encrypted with: a text of at least 32
+            random characters, or several, the newest first. ANSWERBACK_SECRET_KEY when it is not given.
     """
 
-    def __init__(self, *, on_exception: Callable[[ToolContext, BaseException], object] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        on_exception: Callable[[ToolContext, BaseException], object] | None = None,
+        secret_key: str | Sequence[str] | None = None,
+    ) -> None:
         self.on_exception = on_exception
         self._tools: dict[str, Tool[..., Any]] = {}
+        self._secret_key = secret_key
+        self._keys: Keyring | None = None
 
     def __repr__(self) -> str:
         return f"<Handlers {len(self._tools)} tools: {', '.join(self._tools)}>"
@@ -129,6 +139,40 @@ class Handlers:
             found.append({"type": "tool_search"})
         return found
 
+    @property
+    def secrecy(self) -> Secrecy:
+        """How a journal stores what these tools declare `Secret`."""
+        return Secrecy(self._hidden, self._keyring)
+
+    def _hidden(self, name: str) -> Hidden | None:
+        tool = self._tools.get(name)
+        return None if tool is None else tool.hidden
+
+    def _keyring(self) -> Keyring:
+        if self._keys is None:
+            self._keys = read_keys(self._secret_key)
+        return self._keys
+
+    def _check_secrets(self, tool: Tool[..., Any]) -> None:
+        """Refuse a secret result that could not be encrypted, now and not when it is there."""
+        if tool.hidden.result:
+            if not self._keyring():
+                raise ToolDefinitionError(
+                    f"Tool {tool.name!r} has a Secret result, which is stored encrypted: give Handlers(secret_key=...) "
+                    f"or set {KEY_VARIABLE}.",
+                    tool=tool.name,
+                )
+            self._keyring().check_cipher()
+            tool.seal = self._keyring().seal
+        elif tool.hidden.arguments and not self._keyring():
+            logger.warning(
+                "tool %s has Secret arguments and no secret key: a short one can be guessed from its stored hash. "
+                "Give Handlers(secret_key=...) or set %s.",
+                tool.name,
+                KEY_VARIABLE,
+                extra={"tool": tool.name},
+            )
+
     def _register(self, tool: Tool[P, R]) -> Tool[P, R]:
         known = self._tools.get(tool.name)
         if known is not None:
@@ -136,6 +180,7 @@ class Handlers:
                 f"Tool {tool.name!r} is there twice: {known.source} and {tool.source}; give one another name.",
                 tool=tool.name,
             )
+        self._check_secrets(tool)
         if not tool.description.strip():
             logger.warning(
                 "tool %s has no description; the model only sees its name. Give it a docstring or description=.",

@@ -26,12 +26,14 @@ class FunctionSchema(msgspec.Struct, frozen=True):
     """A signature made checkable.
 
     `fields` maps the model's own field names to the callable's parameter names: the model's are neutral, so that
-    parameters may be called `_hidden`, `model_config`, `schema` or `json`.
+    parameters may be called `_hidden`, `model_config`, `schema` or `json`. `wire` maps those names to the ones the
+    model uses, which an alias may have changed.
     """
 
     parameters: dict[str, Any]
     model: type[pydantic.BaseModel]
     fields: dict[str, str]
+    wire: dict[str, str] = {}
 
 
 def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def build_schema(
     if len(wire) < len(fields):
         raise ToolDefinitionError(f"Tool {tool!r}: two parameters share one alias.", tool=tool)
     _describe(schema, wire, signature, docstring)
-    return FunctionSchema(schema, model, fields)
+    return FunctionSchema(schema, model, fields, {name: alias for alias, name in wire.items()})
 
 
 def _model(parameters: tuple[Parameter, ...], names: Mapping[str, Any]) -> type[pydantic.BaseModel]:

@@ -32,10 +32,14 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """The parameters the model fills in, and the name of the one that takes the ToolContext."""
+    """The parameters the model fills in, and the name of the one that takes the ToolContext.
+
+    `returns` is the resolved annotation of the result, `EMPTY` where there is none or it cannot be resolved.
+    """
 
     parameters: tuple[Parameter, ...]
     context: str | None
+    returns: Any = EMPTY
 
 
 def read_signature(function: Callable[..., Any], *, tool: str, annotated: bool = True) -> Signature:
@@ -73,7 +77,19 @@ def read_signature(function: Callable[..., Any], *, tool: str, annotated: bool =
         if annotation is EMPTY and annotated:
             _refuse(tool, parameter.name, "it has no annotation; give it a type")
         parameters.append(Parameter(parameter.name, annotation, parameter.default))
-    return Signature(tuple(parameters), context)
+    return Signature(tuple(parameters), context, _returns(found.return_annotation, names, tool))
+
+
+def _returns(annotation: Any, names: _Names, tool: str) -> Any:
+    """Resolve the annotation of the result. Nobody needs it but `Secret`, so only that must not be missed."""
+    if annotation is EMPTY:
+        return EMPTY
+    try:
+        return names.resolve(inspect.Parameter("result", _KEYWORD_ONLY, annotation=annotation), tool)
+    except ToolDefinitionError:
+        if "Secret" in str(annotation):
+            raise
+        return EMPTY
 
 
 def is_coroutine(function: object) -> bool:

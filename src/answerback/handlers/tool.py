@@ -30,6 +30,7 @@ from answerback.handlers.context import ToolContext
 from answerback.handlers.options import FunctionOptions, ToolOptions, checked
 from answerback.handlers.policy import Retry, Verdict
 from answerback.handlers.schema import build_schema, docstring_of
+from answerback.handlers.secrets import Hidden, hidden_parts
 from answerback.handlers.signature import names_of, read_signature, source_of
 from answerback.model import Effects, OnInterrupted, Outcome
 
@@ -96,6 +97,7 @@ class Tool(Generic[P, R_co]):
             binder=ModelBinder(schema),
             callee=by_name(function, signature),
             options=given,
+            wire=schema.wire,
         )
 
     @classmethod
@@ -109,8 +111,11 @@ class Tool(Generic[P, R_co]):
         callee: Callee,
         options: Mapping[str, Any],
         source: str | None = None,
+        wire: Mapping[str, str] | None = None,
     ) -> Self:
         """Make a tool from finished parts; for adapters of other SDKs' tools, which say where theirs came from.
+
+        `wire` maps the handler's parameters to the names the model uses.
 
         Raises:
             ToolDefinitionError: for a bad name or option.
@@ -121,6 +126,8 @@ class Tool(Generic[P, R_co]):
         )
         if source is not None:
             tool.source = source
+        if wire is not None:
+            tool.hidden = hidden_parts(callee.signature, wire, parameters)
         return tool
 
     def _set_up(
@@ -144,6 +151,8 @@ class Tool(Generic[P, R_co]):
         self._callee = callee
         self._verify: Callee | None = None
         self._widened = strict.has_widened(parameters)
+        self.hidden: Hidden = hidden_parts(callee.signature, {}, parameters)
+        self.seal: Callable[[bytes], bytes] = bytes
         self.source = _where(callee.function)
         self.handler_version = _version(parameters, self._settings.version)
         self.__wrapped__ = callee.function
