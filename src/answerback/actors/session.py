@@ -166,7 +166,7 @@ class SessionActor:
     # --- reconcile ------------------------------------------------------------------------------------------------
 
     async def _reconcile(self, reading: Reading) -> None:
-        entries = await self._journal.lookup(reading.asked)
+        reading, entries = self._journal.recognised(reading, await self._journal.lookup(reading.asked))
         context = table.Context(
             running=self._shared.runner.jobs.keys(),
             incarnation=self._shared.store.info.incarnation,
@@ -299,7 +299,8 @@ class SessionActor:
             items = []
         finally:
             self._settling.discard(key)
-        record = self._journal.get(key)
+        row = self._journal.get(key)
+        record = self._journal.revealed(row) if row is not None else None
         if record is not None and record.state in {CallState.FINISHED, CallState.SUBMITTED}:
             target, reason = settled_as(record, items)
             self._journal.move(key, target, reason=reason)
