@@ -181,9 +181,21 @@ def reconcile(reading: Reading, entries: Mapping[CallKey, Entry], context: Conte
         else:
             decisions += _required(entry, reading, context)
     for key, entry in entries.items():
-        if key not in reading.asked and _absence_counts(reading, entry):
-            decisions += _not_required(entry, context)
+        if key not in reading.asked:
+            decisions += _absent(entry, reading, context)
     return decisions
+
+
+def _absent(entry: Entry, reading: Reading, context: Context) -> list[Decision]:
+    """Decide about an open call that the reading does not list."""
+    if _absence_counts(reading, entry):
+        return _not_required(entry, context)
+    taken = entry.record.state is CallState.SUBMITTED and entry.record.submit_status == "accepted"
+    if reading.sent_at is not None and taken:
+        # The answer came while this GET was under way, and nothing else may ever bring the next one: it is the last
+        # result of its turn. The row is not touched again, so that one settles it.
+        return [LookAgain("a result was accepted after this reading was sent")]
+    return []
 
 
 def _absence_counts(reading: Reading, entry: Entry) -> bool:

@@ -116,7 +116,11 @@ Place = Literal["frame", "fresh", "stale", "older"]
 
 
 def cells(text: str) -> Iterator[tuple[str, Place, bool, str]]:
-    """Yield (row, source, listed, decision) of every cell; absence from anything but a fresh GET says nothing."""
+    """Yield (row, source, listed, decision) of every cell.
+
+    Absence from anything but a fresh GET says nothing; of an accepted result it asks a GET for a fresh one, because
+    the answer may have come while the turn's last GET was under way.
+    """
     for line in text.strip().splitlines():
         name, *columns = (cell.strip() for cell in line.split("|"))
         frame, fresh, stale, absent = columns
@@ -125,9 +129,10 @@ def cells(text: str) -> Iterator[tuple[str, Place, bool, str]]:
         yield name, "stale", True, stale
         yield name, "older", True, stale
         yield name, "fresh", False, absent
+        missed = "look" if name in {"just accepted", "accepted"} else "-"
         yield name, "frame", False, "-"
-        yield name, "stale", False, "-"
-        yield name, "older", False, "-"
+        yield name, "stale", False, missed
+        yield name, "older", False, missed
 
 
 def context(*, effects: Effects = "once", rules: Rules | None = None, running: bool = False, **changes: Any) -> Context:
