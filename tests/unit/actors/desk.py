@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
@@ -19,7 +19,7 @@ from answerback.model import CallKey, CallRecord, CallState
 from answerback.store.base import InsertCall
 from answerback.store.memory import MemoryStore
 from answerback.wire import inputs
-from answerback.wire.records import Item, Session, Turn
+from answerback.wire.records import Item, Page, Session, Turn
 from unit.actors.rows import SESSION, key, row
 
 NOW = 1_000_000_000_000
@@ -121,6 +121,12 @@ class ScriptedApi:
         raise AssertionError
 
     async def find(self, metadata: dict[str, str]) -> list[Session]:
+        """Not asked here."""
+        raise AssertionError
+
+    async def sessions(
+        self, *, metadata: Mapping[str, str], agent_id: str | None = None, after: str | None = None
+    ) -> Page[Session]:
         """Not asked here."""
         raise AssertionError
 
