@@ -119,14 +119,14 @@ async def test_a_held_call_is_shown_and_waits_for_a_person(
             await letters.killed()
             store = SQLiteStore(letters.path)
             async with running(player, letters.handlers(), store=store) as stage:
-                await stage.runtime.attach("sess_1")
+                ref = await stage.runtime.attach("sess_1")
                 record = await until_state(stage, "c_a", CallState.INDETERMINATE)
                 shown = await undecided(letters.path)
                 (status,) = stage.runtime.status().sessions
                 assert (status.indeterminate, player.results()) == (1, [])
                 decided = await stage.runtime.decide(record.public_id[:10], NotHappened())
                 assert isinstance(decided, CallRecord)
-                await stage.ref.wait()
+                await ref.wait()
             (result,) = player.results()
     assert [(one["call_id"], one["state"]) for one in shown] == [("c_a", "indeterminate")]
     # The person said that it did not happen, and so had it posted a second time.
