@@ -148,9 +148,9 @@ async def main() -> None:
         runner = web.AppRunner(app.web_app())
         await runner.setup()
         try:
-            port = int(os.environ.get("PORT", "3000"))
-            await web.TCPSite(runner, os.environ.get("HOST", "127.0.0.1"), port).start()
-            print(f"listening on port {port}", flush=True)
+            host, port = os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", "3000"))
+            await web.TCPSite(runner, host, port).start()
+            print(f"listening on port {runner.addresses[0][1]}", flush=True)
             await until_told_to_stop()
         finally:
             await runner.cleanup()

@@ -38,7 +38,13 @@ HERE = Path(__file__).parent / "page"
 LONGEST = 8000
 BODY = 100_000
 """Bytes a request may have: the longest message in the longest encoding, and the fields beside it."""
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'"
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        *(f"{kind} 'self'" for kind in ("script-src", "style-src", "connect-src", "form-action")),
+        *(f"{kind} 'none'" for kind in ("frame-ancestors", "base-uri")),
+    )
+)
 BUBBLES = """
 CREATE TABLE IF NOT EXISTS bubbles (
   number INTEGER PRIMARY KEY,

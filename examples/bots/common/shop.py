@@ -50,9 +50,9 @@ async def pack_order(ctx: ToolContext, order_id: str) -> str:
 @handlers.tool(needs_approval=True, settle=2)
 async def refund(ctx: ToolContext, order_id: str, cents: int) -> str:
     """Refund an order."""
-    ctx.progress(f"refunding {order_id}")
     await anyio.to_thread.run_sync(_write, f"{ctx.idempotency_key} {order_id} {cents}")
-    await anyio.sleep(pause())  # on the way back from the bank
+    ctx.progress(f"{order_id}: waiting for the bank")
+    await anyio.sleep(pause())
     return f"{order_id} refunded"
 
 
