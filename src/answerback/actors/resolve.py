@@ -23,6 +23,10 @@ from answerback.model import CallRecord, CallState, OnInterrupted, Outcome
 logger = logging.getLogger("answerback.resolve")
 
 
+POISON_CRASHES = 3
+"""Process deaths after which a call is not started again, although its hook says that nothing happened."""
+
+
 class Questions(Protocol):
     """What a resolver needs of the runner whose calls it decides."""
 
@@ -85,6 +89,12 @@ class Resolver:
         else:
             verdict = Unknown()
         if job.interrupted or job.decided.is_set():
+            return False
+        if isinstance(verdict, NotHappened) and record.crash_count >= POISON_CRASHES:
+            outcome = texts.poisoned(record, record.crash_count)
+            await job.journal.finish(
+                job.key, outcome, token=None, sources=(CallState.INDETERMINATE,), reason="poisonous"
+            )
             return False
         if isinstance(verdict, NotHappened):
             await job.journal.move(

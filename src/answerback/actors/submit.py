@@ -229,6 +229,8 @@ class Submitter:
                 self._again(batch, (error.retry_after or None) if error else None)
             case Answer.RACE if batch.tries < len(RACE_PAUSES):
                 self._again(batch, RACE_PAUSES[batch.tries])
+            case Answer.READ if batch.tries >= len(RACE_PAUSES) and self._unasked(batch):
+                self._abandon(batch)
             case Answer.RACE | Answer.READ:
                 self._mailbox.tell(ReadAgain(f"a result was answered with {error.status if error else None}"))
                 # What follows the short race is a pause of its own kind: a call that is still listed is soon taken.
@@ -239,6 +241,16 @@ class Submitter:
             case Answer.FORBIDDEN:
                 self._mailbox.tell(FetchRefused(error.status or 401 if error else 401))
                 self._again(batch, self._backoff.maximum)
+
+    def _unasked(self, batch: Batch) -> bool:
+        """Whether this is the result of an `async` function, which no list of required actions may ever name."""
+        record = self._journal.get(batch.members[0])
+        return record is not None and record.is_async
+
+    def _abandon(self, batch: Batch) -> None:
+        """Close an `async` result that the server keeps refusing: its turn is over and nobody can be asked."""
+        for key in batch.members:
+            self._journal.move(key, CallState.OBSOLETE, reason="the server refuses it: its turn is over")
 
     def _mark(self, batch: Batch, status: str) -> None:
         now = self._now()
