@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 import contextvars
-import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
-
-import anyio
-import msgspec
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from answerback.actors.api import AgentsApi, OpenAIAgentsApi, retried
 from answerback.actors.clients import Clients
-from answerback.actors.kernel import DrainReport, Kernel
-from answerback.actors.messages import ReadAgain
+from answerback.actors.kernel import Kernel
+from answerback.actors.lifetime import Lifetime, not_running
+from answerback.actors.live import LiveSession
 from answerback.actors.opening import Opener
+from answerback.actors.serving import Serving
 from answerback.actors.settings import ActorSettings, CallSettings, KernelSettings
 from answerback.actors.status import RuntimeStatus, status_of
 from answerback.decisions import approve, decide, reject
-from answerback.errors import ConfigurationError, RuntimeStateError, SessionError
-from answerback.handlers.detached import Detached, Raised
+from answerback.errors import ConfigurationError, DecisionError, SessionError
 from answerback.handlers.execute import Executor
 from answerback.handlers.policy import Verdict
 from answerback.handlers.registry import Handlers
 from answerback.model import CallRecord, CallState, Observer, OnInterrupted, SessionRecord
 from answerback.names import find_call
-from answerback.sessions import SessionRef, not_running
-from answerback.store.base import Store, UpdateSession
+from answerback.sessions import SessionRef
+from answerback.store.base import Store
+from answerback.wire import inputs
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-logger = logging.getLogger("answerback.runtime")
-
 ResultT = TypeVar("ResultT")
 
 
-class Runtime:
+class Runtime(Serving):
     """Answers the function calls of the sessions it follows.
 
     It follows the sessions of its store that have something open, and those it is given by `open`, `create` and
@@ -47,21 +42,25 @@ class Runtime:
     stops in order: no new calls, running handlers finish (`drain_timeout`), outcomes are sent, the store is closed.
 
     Args:
-        client: an official `AsyncOpenAI`, used unchanged and never closed here.
+        client: an official `AsyncOpenAI`, used unchanged and not closed here.
         handlers: the functions to answer.
         store: where the journal lives; opened and closed here.
         max_concurrency: handlers that may run at once; further calls wait in order of arrival.
         sync_threads: threads for handlers that are plain functions.
         stream_idle_timeout: seconds of silence on a stream after which the session is read.
-        poll_interval: seconds between slow reads of every followed session.
+        poll_interval: seconds between slow reads of every followed session, and between looks after those at rest.
         drain_timeout: seconds running handlers get to finish when the block is left.
         submit_grace: seconds their outcomes then get to be sent.
         cancel_grace: seconds a cancelled handler gets before it is abandoned.
         hold_deadline: seconds an undecided call waits for its verify hook or a person before it is answered.
         restart_limit: crashes of one session's actor within 60 seconds before the session is set aside.
+        passivate_after: seconds a session must have been idle, with nothing open and nobody waiting, before it is
+            passivated: it holds no stream, no task and no memory until a message, a wait, a wake or a poll needs it.
         max_streams: live event streams; further sessions are polled, and 0 polls them all. Default: 900 in a pool
             of their own, 20 when the client has a custom http client.
         stream_client: an official client for the streams alone.
+        close_client: closes `client` when the block is left, for one that nobody else holds.
+        agent: the `agent` of sessions that `open` and `create` are given none for.
         unhandled: "answer" answers a function nobody declared at once, and holds one that the session declares but
             this runtime lacks (a rolling deploy may own it); "hold" holds both. Held calls end with `hold_deadline`.
         on_interrupted: what follows a call whose outcome nobody can tell, where its tool does not say.
@@ -86,8 +85,11 @@ class Runtime:
         cancel_grace: float = 2.0,
         hold_deadline: float = 600.0,
         restart_limit: int = 5,
+        passivate_after: float = 60.0,
         max_streams: int | None = None,
         stream_client: AsyncOpenAI | None = None,
+        close_client: bool = False,
+        agent: Mapping[str, Any] | None = None,
         unhandled: Literal["answer", "hold"] = "answer",
         on_interrupted: OnInterrupted = "tell_model",
         deps: Any = None,
@@ -95,21 +97,10 @@ class Runtime:
         rng: random.Random | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        for name, value in (("max_concurrency", max_concurrency), ("sync_threads", sync_threads)):
-            if value < 1:
-                raise ConfigurationError(f"{name} must be at least 1, not {value}")
-        for name, seconds in (("stream_idle_timeout", stream_idle_timeout), ("poll_interval", poll_interval)):
-            if not seconds > 0:
-                raise ConfigurationError(f"{name} must be more than 0 seconds, not {seconds}")
+        super().__init__()
         self._store = store
         self._handlers = handlers
-        self._clients = Clients(client, stream_client, max_streams=max_streams)
-        self._drain_timeout = drain_timeout
-        self._rng = rng or random.Random()
-        self._clock = clock or _wall_clock
-        self._deps = deps
-        self._observer = observer
-        self._sync_threads = sync_threads
+        self._clients = Clients(client, stream_client, max_streams=max_streams, close_client=close_client)
         self._settings = KernelSettings(
             calls=CallSettings(
                 max_concurrency=max_concurrency,
@@ -118,29 +109,33 @@ class Runtime:
                 on_interrupted=on_interrupted,
                 unhandled=unhandled,
             ),
-            actors=ActorSettings(stream_idle_timeout=stream_idle_timeout, poll_interval=poll_interval),
+            actors=ActorSettings(
+                stream_idle_timeout=stream_idle_timeout, poll_interval=poll_interval, passivate_after=passivate_after
+            ),
+            sync_threads=sync_threads,
             restart_limit=restart_limit,
             submit_grace=submit_grace,
             max_streams=self._clients.max_streams,
         )
+        self._drain_timeout = drain_timeout
+        self._rng = rng or random.Random()
+        self._clock = clock or _wall_clock
+        self._deps = deps
+        self._observer = observer
+        self._agent = agent
         self._api: AgentsApi = OpenAIAgentsApi(self._clients.requests, self._clients.streams)
-        self._kernel: Kernel | None = None
-        self._task: Detached[None] | None = None
         self._opener: Opener | None = None
-        self._drained = False
 
     def __repr__(self) -> str:
-        state = "running" if self._kernel is not None else "not running"
+        state = "running" if self._life is not None and not self._left else "not running"
         return f"<Runtime {state}, {len(self._handlers)} tools, {self._store!r}>"
 
-    # --- life ---------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        if self._kernel is not None or self._drained:
-            raise RuntimeStateError("a Runtime runs once; make a new one for another `async with`")
+    async def _open_store(self) -> None:
         await self._store.open()
+
+    def _compose(self) -> Lifetime:
         executor = Executor(
-            threads=self._sync_threads,
+            threads=self._settings.sync_threads,
             cancel_grace=self._settings.calls.cancel_grace,
             context=contextvars.copy_context(),
             on_exception=self._handlers.on_exception,
@@ -156,78 +151,15 @@ class Runtime:
             deps=self._deps,
             observer=self._observer,
         )
-        self._opener = Opener(store=self._store, api=self._api, handlers=self._handlers, rng=self._rng, now=self.now)
-        self._kernel = kernel
-        # In a task of its own: no cancel scope or timeout of the caller may tear a handler from its outcome.
-        self._task = Detached(
-            lambda: _serve(kernel, executor), context=contextvars.copy_context(), name="answerback runtime"
+        self._opener = Opener(
+            store=self._store,
+            api=self._api,
+            handlers=self._handlers,
+            rng=self._rng,
+            now=self.now,
+            agent=self._agent,
         )
-        await kernel.ready.wait()
-        try:
-            await self._resume(kernel)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.drain(0.0)
-            raise
-        return self
-
-    async def _resume(self, kernel: Kernel) -> None:
-        """Follow what an earlier process left open."""
-        for record in await self._store.unfinished_sessions():
-            if record.session_id is not None:
-                kernel.follow(record)
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        # A cancelled block still ends in order; what arrives here on asyncio is one native cancel, which hurries.
-        with anyio.CancelScope(shield=True):
-            await self.drain()
-        report = self._kernel.report if self._kernel is not None else DrainReport()
-        if not report.clean:
-            logger.warning("stopped with work left: %s cut short, %s unsent", report.cut_short, report.unsent)
-        failure = self._kernel.failure if self._kernel is not None else None
-        self._kernel = None
-        if failure is not None and exc is None:
-            raise failure
-
-    async def drain(self, timeout: float | None = None) -> DrainReport:
-        """Stop in order and close the store; afterwards only leaving the block is left to do.
-
-        Args:
-            timeout: seconds running handlers get to finish; `drain_timeout` when it is None.
-
-        Being cancelled while it waits hurries it: handlers are cancelled at once, outcomes are still stored.
-        """
-        kernel, task = self._running()
-        if not self._drained:
-            self._drained = True
-            kernel.stop(self._drain_timeout if timeout is None else timeout)
-        await self._ended(kernel, task)
-        if isinstance(task.ending, Raised):
-            raise RuntimeStateError("the runtime's kernel failed; the store is closed") from task.ending.error
-        return kernel.report
-
-    async def _ended(self, kernel: Kernel, task: Detached[None]) -> None:
-        """Wait for the kernel's end, then close the store, however often the wait is cancelled; raise that at last.
-
-        A shield holds against the cancellations of anyio and trio, not against `Task.cancel()` of asyncio.
-        """
-        cancelled: BaseException | None = None
-        closed = False
-        while not closed:
-            try:
-                with anyio.CancelScope(shield=cancelled is not None):
-                    await task.wait()
-                with anyio.CancelScope(shield=True):
-                    await self._store.aclose()
-                    await self._clients.aclose()
-                closed = True
-            except anyio.get_cancelled_exc_class() as error:
-                cancelled = cancelled or error
-                kernel.hurry()
-        if cancelled is not None:
-            raise cancelled
+        return Lifetime(kernel, executor, store=self._store, clients=self._clients, patience=self._drain_timeout)
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
@@ -265,29 +197,44 @@ class Runtime:
 
     async def detach(self, session_id: str) -> None:
         """Stop following a session; it is not followed again at the next start either, until it is attached."""
-        kernel, _ = self._running()
-        live = kernel.live.get(session_id)
-        if live is None:
-            return
-        kernel.supervisor.stop(session_id)
-        changes = {"state": "detached", "updated_at": self.now()}
-        await self._store.write(UpdateSession(local_id=live.record.local_id, changes=changes)).committed()
-        live.record = msgspec.structs.replace(live.record, **changes)
-        live.notify()
-        del kernel.live[session_id]
+        self.check_running()
+        await self._kernel.roster.put_aside(session_id, "detached", None)
+
+    async def pause(self, session_id: str) -> None:
+        """Take no new calls of a session and send nothing to it until `resume`, also across restarts.
+
+        Handlers that run go on and store what comes of them; messages are queued; whoever waits goes on waiting.
+
+        Raises:
+            SessionError: this store does not follow the session.
+        """
+        self.check_running()
+        if not await self._kernel.pause(session_id):
+            raise SessionError(f"session {session_id} is not followed here; attach() it first", session_id=session_id)
+
+    async def resume(self, session_id: str) -> SessionRef:
+        """Go on with a session that was paused or set aside; one that is followed is left alone.
+
+        Raises:
+            SessionError: the store does not know the session, or it is gone, failed or detached.
+        """
+        self.check_running()
+        if not await self._kernel.roster.bring_back(session_id):
+            raise SessionError(
+                f"session {session_id} is neither paused nor set aside here; attach() follows it", session_id=session_id
+            )
+        return SessionRef(self, session_id)
 
     def wake(self, session_id: str) -> None:
         """Read a session now: something elsewhere says that it moved. Unknown sessions are ignored."""
-        kernel, _ = self._running()
-        live = kernel.live.get(session_id)
-        if live is not None:
-            live.mailbox.tell(ReadAgain("wake"))
+        self.check_running()
+        self._kernel.wake(session_id, "wake")
 
     def _ref(self, record: SessionRecord) -> SessionRef:
-        kernel, _ = self._running()
         if record.session_id is None:
             raise SessionError("the session was never created", session_id=record.local_id)
-        return SessionRef(self, kernel.follow(record))
+        self._kernel.follow(record)
+        return SessionRef(self, record.session_id)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -329,20 +276,36 @@ class Runtime:
 
     async def _decided(self, record: CallRecord) -> CallRecord:
         """Let the session's actor act on a decision that is in the store."""
-        kernel, _ = self._running()
-        live = kernel.live.get(record.key.session_id)
-        if live is not None:
-            await live.journal.refresh([record.key])
-            job = kernel.runner.jobs.get(record.key)
-            if job is not None:
-                job.decided.set()
-            live.mailbox.tell(ReadAgain("a call was decided"))
+        await self._kernel.decided(record.key)
+        return record
+
+    async def resend(self, call: str) -> CallRecord:
+        """Send the stored result of a call once more: the same bytes, the same key; no handler runs.
+
+        The server takes an identical repeat as such, so this is safe whatever became of the first one.
+
+        Args:
+            call: its public id (any unique prefix) or call_id.
+
+        Raises:
+            UnknownCallError: no call, or several, have this name.
+            DecisionError: no result is stored.
+            ApiError: the server definitely refused it.
+        """
+        self.check_running()
+        await self._store.flush()
+        record = await find_call(self._store, call)
+        if record.payload is None:
+            raise DecisionError(f"call {record.public_id[:12]} is {record.state.value}: there is no result to send")
+        key = record.key
+        result_key = inputs.results_key([(key.session_id, key.turn_id, key.call_id, record.submit_epoch)])
+        await self.post(key.session_id, inputs.body([record.payload]), key=result_key)
+        self._kernel.wake(key.session_id, "a result was sent again")
         return record
 
     def status(self) -> RuntimeStatus:
         """Return what is going on, from memory."""
-        kernel, _ = self._running()
-        return status_of(kernel)
+        return status_of(self._kernel)
 
     @property
     def store(self) -> Store:
@@ -355,13 +318,21 @@ class Runtime:
         """Return the wall clock in microseconds."""
         return self._clock()
 
-    def check_running(self) -> None:
-        """Raise the store's failure, or RuntimeStateError, when nothing can be asked of this runtime any more."""
-        kernel, _ = self._running()
-        if kernel.failure is not None:
-            raise kernel.failure
-        if self._drained or kernel.over:
-            raise not_running()
+    def peek(self, session_id: str) -> LiveSession | None:
+        """Return a session that lives in this process, or None: it is at rest, or ended long ago."""
+        return None if self._life is None else self._life.kernel.live.get(session_id)
+
+    async def awake(self, session_id: str) -> LiveSession:
+        """Return a session, bringing it back if it was passivated.
+
+        Raises:
+            SessionError: the store does not know it.
+        """
+        self.check_running()
+        live = await self._kernel.roster.awake(session_id)
+        if live is None:
+            raise SessionError(f"this store does not know session {session_id}; attach() it", session_id=session_id)
+        return live
 
     async def read(self, request: Callable[[AgentsApi], Awaitable[ResultT]]) -> ResultT:
         """Perform a GET for a caller, trying again while it fails in passing."""
@@ -371,25 +342,11 @@ class Runtime:
         """Perform a POST of inputs for a caller, the same bytes under the same key until the answer is definite."""
         await retried(lambda: self._api.post(session_id, body, key=key), rng=self._rng)
 
-    def _running(self) -> tuple[Kernel, Detached[None]]:
-        if self._kernel is None or self._task is None:
-            raise not_running()
-        return self._kernel, self._task
-
     def _opening(self) -> Opener:
         self.check_running()
         if self._opener is None:
             raise not_running()
         return self._opener
-
-
-async def _serve(kernel: Kernel, executor: Executor) -> None:
-    try:
-        async with executor:
-            await kernel.serve()
-    finally:
-        # Also when it failed: whoever waits, for the start or for a turn, must not wait for ever.
-        kernel.ended()
 
 
 def _wall_clock() -> int:

@@ -14,7 +14,7 @@ from answerback.actors.api import AgentsApi
 from answerback.actors.live import LiveSession
 from answerback.actors.messages import OutboxChanged, ReadAgain
 from answerback.actors.turns import TurnResult, newest_root, result_of
-from answerback.errors import ConfigurationError, InputRefusedError, RuntimeStateError, SessionError, UnknownCallError
+from answerback.errors import ConfigurationError, InputRefusedError, SessionError, UnknownCallError
 from answerback.model import CallRecord, CallState, InputRecord
 from answerback.store.base import PutInput, Store
 from answerback.wire import inputs
@@ -37,6 +37,18 @@ class SessionHost(Protocol):
 
     def check_running(self) -> None:
         """Raise when nothing can be asked of the runtime any more."""
+        ...
+
+    def peek(self, session_id: str) -> LiveSession | None:
+        """Return a session that lives in this process, or None: it is at rest, or ended long ago."""
+        ...
+
+    async def awake(self, session_id: str) -> LiveSession:
+        """Return a session, bringing it back if it was passivated."""
+        ...
+
+    def wake(self, session_id: str) -> None:
+        """Read a session now."""
         ...
 
     async def read(self, request: Callable[[AgentsApi], Awaitable[ResultT]]) -> ResultT:
@@ -69,6 +81,9 @@ class SessionHost(Protocol):
 class SessionRef:
     """A handle on one session. It never dies: what it is asked, the session's actor does when it can.
 
+    Keeping one costs nothing: a session that was idle for a while is passivated all the same, and comes back for the
+    next message, wait or subscription.
+
     One writer per session is assumed: the service does not say which turn answers which input, so inputs another
     client posts at the same time may be mistaken for yours.
 
@@ -76,23 +91,26 @@ class SessionRef:
         id: the session's id.
     """
 
-    def __init__(self, runtime: SessionHost, live: LiveSession) -> None:
-        self.id = live.session_id
+    def __init__(self, runtime: SessionHost, session_id: str) -> None:
+        self.id = session_id
         self._runtime = runtime
-        self._live = live
 
     def __repr__(self) -> str:
-        return f"<SessionRef {self.id} {self._live.record.state}, {self._live.state.status or 'unread'}>"
+        live = self._runtime.peek(self.id)
+        state = f"{live.record.state}, {live.state.status or 'unread'}" if live is not None else "at rest"
+        return f"<SessionRef {self.id} {state}>"
 
     @property
     def status(self) -> str:
         """The server's last known status: idle, in_progress, requires_action, failed; empty before the first read."""
-        return self._live.state.status
+        live = self._runtime.peek(self.id)
+        return live.state.status if live is not None else "idle"
 
     @property
     def required_actions(self) -> frozenset[str]:
         """Kinds of required actions, other than function calls, that the session waits for right now."""
-        return self._live.other_actions
+        live = self._runtime.peek(self.id)
+        return live.other_actions if live is not None else frozenset()
 
     async def send(self, input: str | Sequence[dict[str, Any]], *, key: str | None = None) -> str:  # noqa: A002 - the API's word
         """Queue a message durably and return its key; it is posted when the session can take it.
@@ -105,15 +123,16 @@ class SessionRef:
             ConfigurationError: the input is empty.
             SessionError: the session is gone, failed or set aside.
         """
-        self._check()
+        self._runtime.check_running()
         if not input:
             raise ConfigurationError("an input must not be empty")
         key = key if key is not None else f"send:{secrets.token_hex(8)}"
         record = InputRecord(session_id=self.id, key=key, element=inputs.message(input), created_at=self._runtime.now())
-        (count,) = await self._runtime.store.write(PutInput(record)).committed()
-        if count == 1:
-            self._live.queue(record)
-            self._live.mailbox.tell(OutboxChanged())
+        async with self._held() as live:
+            (count,) = await self._runtime.store.write(PutInput(record)).committed()
+            if count == 1:
+                live.queue(record)
+                live.mailbox.tell(OutboxChanged())
         return key
 
     async def run(
@@ -139,8 +158,9 @@ class SessionRef:
             InputRefusedError: the server refused the newest input for good.
         """
         with anyio.fail_after(timeout):
-            last = await self._until_idle()
-            return await self._result(last)
+            async with self._held() as live:
+                last = await self._until_idle(live)
+                return await self._result(live, last)
 
     async def cancel(self) -> None:
         """Ask the server to cancel the open turn; returns when that was accepted, which completion may still beat.
@@ -148,10 +168,10 @@ class SessionRef:
         Raises:
             ApiError: the server definitely refused.
         """
-        self._check()
         key = inputs.input_key(self.id, f"cancel:{secrets.token_hex(8)}")
-        await self._runtime.post(self.id, inputs.body([inputs.CANCEL]), key=key)
-        self._live.mailbox.tell(ReadAgain("a cancel was accepted"))
+        async with self._held() as live:
+            await self._runtime.post(self.id, inputs.body([inputs.CANCEL]), key=key)
+            live.mailbox.tell(ReadAgain("a cancel was accepted"))
 
     async def pending_approvals(self) -> list[CallRecord]:
         """Return the session's calls that wait for a person's yes, oldest first, with their exact arguments."""
@@ -185,12 +205,13 @@ class SessionRef:
 
         Events are for showing, not for deciding: a stream may drop some, and a reader that lags loses the oldest.
         """
-        async with self._live.subscribe() as stream:
+        live = await self._runtime.awake(self.id)
+        async with live.subscribe() as stream:
             yield stream
 
     def wake(self) -> None:
         """Read the session now: something elsewhere (a webhook, a queue) says that it moved."""
-        self._live.mailbox.tell(ReadAgain("wake"))
+        self._runtime.wake(self.id)
 
     async def detach(self) -> None:
         """Stop following the session; its turn, and the calls that are running here, go on."""
@@ -198,29 +219,37 @@ class SessionRef:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
+    @asynccontextmanager
+    async def _held(self) -> AsyncGenerator[LiveSession]:
+        """Keep the session awake for the length of a block; raise if it ended."""
+        live = await self._runtime.awake(self.id)
+        with live.held():
+            self._check(live)
+            yield live
+
+    def _check(self, live: LiveSession) -> None:
         self._runtime.check_running()
-        ended = self._live.ended()
+        ended = live.ended()
         if ended is not None:
             raise ended
 
-    async def _until_idle(self) -> InputRecord | None:
+    async def _until_idle(self, live: LiveSession) -> InputRecord | None:
         """Return the newest input once nothing is open and a retrieve said idle; None when none was ever sent."""
         while True:
-            changed = self._live.changed
-            self._check()
-            last = self._live.newest_input
+            changed = live.changed
+            self._check(live)
+            last = live.newest_input
             if last is not None and last.state == "refused":
                 raise InputRefusedError(
                     f"the server refused the input ({last.reason}); nothing of it was taken",
                     session_id=self.id,
                     code=last.reason,
                 )
-            if not self._live.awaiting and self._live.state.idle:
+            if not live.awaiting and live.state.idle:
                 return last
             await changed.wait()
 
-    async def _result(self, last: InputRecord | None) -> TurnResult:
+    async def _result(self, live: LiveSession, last: InputRecord | None) -> TurnResult:
         turn_id = last.turn_id if last is not None else None
         if turn_id is None:
             newest = newest_root(await self._runtime.read(lambda api: api.turns(self.id)))
@@ -228,7 +257,7 @@ class SessionRef:
                 raise SessionError("the session has no turn yet; send() an input first", session_id=self.id)
             turn_id = newest.id
         chosen = turn_id
-        known = self._live.turns.get(chosen)
+        known = live.turns.get(chosen)
         turn = (
             known
             if known is not None and known.over
@@ -238,8 +267,3 @@ class SessionRef:
         await self._runtime.store.flush()
         calls = await self._runtime.store.calls(session_id=self.id, limit=1000)
         return result_of(self.id, turn, items, calls[::-1])
-
-
-def not_running() -> RuntimeStateError:
-    """Return the error for a Runtime used outside its block."""
-    return RuntimeStateError("the Runtime is not running; use it inside `async with Runtime(...) as runtime:`")

@@ -132,7 +132,7 @@ async def rows(store: MemoryStore | SQLiteStore) -> dict[str, CallRecord]:
 
 def live_of(runtime: Runtime, session_id: str = "sess_1") -> LiveSession:
     """Return what the runtime keeps of a followed session."""
-    kernel, _ = runtime._running()
+    kernel = runtime._kernel
     return kernel.live[session_id]
 
 

@@ -69,7 +69,7 @@ async def test_draining_lets_running_handlers_finish_and_sends_what_they_return(
 
 async def _stopping(runtime: Runtime) -> None:
     """Return once the runtime takes no new calls."""
-    kernel, _ = runtime._running()
+    kernel = runtime._kernel
     while kernel.runner.accepting:
         await anyio.lowlevel.checkpoint()
 
@@ -343,7 +343,7 @@ async def test_states_are_told_by_what_is_printed() -> None:
     session = PlayedSession(pending=[call("c_a", "work")])
     async with answering(session, worker.handlers) as stage:
         await worker.entered.wait()
-        kernel, _ = stage.runtime._running()
+        kernel = stage.runtime._kernel
         described = [repr(stage.runtime), repr(stage.ref), repr(kernel.supervisor.actors["sess_1"])]
         described += [repr(live_of(stage.runtime)), repr(kernel), repr(kernel.runner)]
         worker.gate.set()

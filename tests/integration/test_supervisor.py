@@ -258,7 +258,7 @@ async def test_an_exception_in_a_loop_beside_the_mailbox_restarts_the_actor_and_
         monkeypatch.setattr(api, method, exploding)
         planted.armed = True
         if method == "stream":
-            work.stage.runtime._running()[0].supervisor.actors["sess_1"]._follower.reopen()
+            work.stage.runtime._kernel.supervisor.actors["sess_1"]._follower.reopen()
         else:
             work.live.mailbox.tell(messages.ReadAgain("test"))
         await work.crashed()
@@ -372,6 +372,30 @@ async def test_a_session_set_aside_stays_so_after_a_restart_until_it_is_attached
             (result,) = player.results()
     assert result.output == "worked"
     assert ran == ["work"]
+
+
+async def test_an_exception_in_an_actor_that_is_being_stopped_spoils_no_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    async with working() as work:
+        reading = anyio.Event()
+
+        async def exploding(session_id: str) -> Session:
+            reading.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                asked.append(session_id)
+                raise PlantedError
+
+        monkeypatch.setattr(work.stage.runtime._api, "retrieve", exploding)
+        work.live.mailbox.tell(messages.ReadAgain("test"))
+        await reading.wait()
+        for gate in work.gates.values():
+            gate.set()
+        await work.stage.answered("c_one", "c_two")
+    assert asked[0] == "sess_1"
 
 
 async def test_expected_trouble_is_no_crash() -> None:

@@ -8,7 +8,7 @@ Our backoff is the only retry: the client's own would multiply POSTs whose answe
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -20,6 +20,7 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI
 
 from answerback.actors.backoff import Backoff
 from answerback.errors import ApiError
+from answerback.wire.decoding import decode_record
 from answerback.wire.records import Item, Page, Session, Turn
 
 HEADERS = {"OpenAI-Beta": "agents=v1"}
@@ -62,6 +63,12 @@ class AgentsApi(Protocol):
         """List sessions by metadata; the list may lag behind."""
         ...
 
+    async def sessions(
+        self, *, metadata: Mapping[str, str], agent_id: str | None = None, after: str | None = None
+    ) -> Page[Session]:
+        """Read one page (up to 100) of a filtered list of sessions, newest first; it may lag behind."""
+        ...
+
     def stream(self, session_id: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Subscribe to a session's events; yields the raw bytes as they come."""
         ...
@@ -75,7 +82,8 @@ class OpenAIAgentsApi:
 
     def __init__(self, client: AsyncOpenAI, stream_client: AsyncOpenAI) -> None:
         self._client = client
-        self._streams = stream_client
+        # The first touch of this loads a second's worth of modules: here, and not in the middle of the first turn.
+        self._events = stream_client.beta.agents.sessions.events
 
     def __repr__(self) -> str:
         return f"<OpenAIAgentsApi {self._client.base_url}>"
@@ -137,12 +145,21 @@ class OpenAIAgentsApi:
         query = urlencode({"limit": "20", **{f"metadata[{name}]": value for name, value in metadata.items()}})
         return (await self._get(f"/agents/sessions?{query}", Page[Session])).data
 
+    async def sessions(
+        self, *, metadata: Mapping[str, str], agent_id: str | None = None, after: str | None = None
+    ) -> Page[Session]:
+        """Read one page (up to 100) of a filtered list of sessions, newest first; it may lag behind."""
+        pairs = {f"metadata[{name}]": value for name, value in metadata.items()}
+        rest = {name: value for name, value in (("agent_id", agent_id), ("after", after)) if value is not None}
+        query = urlencode({"limit": "100", "order": "desc", **pairs, **rest})
+        return await self._get(f"/agents/sessions?{query}", Page[Session])
+
     @asynccontextmanager
     async def stream(self, session_id: str) -> AsyncGenerator[AsyncIterator[bytes]]:
         """Subscribe to a session's events; yields the raw bytes as they come."""
         timeout = httpx2.Timeout(REQUEST_TIMEOUT, read=None)
         try:
-            async with self._streams.beta.agents.sessions.events.with_streaming_response.stream(
+            async with self._events.with_streaming_response.stream(
                 session_id, include_obfuscation=False, timeout=timeout
             ) as response:
                 yield response.iter_bytes()
@@ -195,8 +212,8 @@ def _path(session_id: str, *rest: str) -> str:
 
 def _decode(content: bytes, kind: type[RecordT]) -> RecordT:
     try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return decode_record(content, kind)
+    except msgspec.MsgspecError:
         # A success whose body we cannot read is no answer: the caller reads again, as after a broken connection.
         raise ApiError(f"the Agents API answered with something that is no {kind.__name__}", status=None) from None
 

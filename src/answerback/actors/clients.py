@@ -23,7 +23,15 @@ CUSTOM_STREAMS = 20
 class Clients:
     """The client for requests, the one for streams, and what of it is ours to close."""
 
-    def __init__(self, client: AsyncOpenAI, stream_client: AsyncOpenAI | None, *, max_streams: int | None) -> None:
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        stream_client: AsyncOpenAI | None,
+        *,
+        max_streams: int | None,
+        close_client: bool = False,
+    ) -> None:
+        self._closed_with_us = client if close_client else None
         transport = transport_of(client)
         # The copies share the user's http client, auth callables, base_url, headers and timeout; never closed by us.
         self.requests = client.copy(max_retries=0)
@@ -53,9 +61,11 @@ class Clients:
         return f"<Clients {self.requests.base_url}, {self.max_streams} streams>"
 
     async def aclose(self) -> None:
-        """Close the http client we made; the user's is the user's."""
+        """Close the http client we made; the user's is the user's, unless it was handed over."""
         if self._own is not None:
             await self._own.aclose()
+        if self._closed_with_us is not None:
+            await self._closed_with_us.close()
 
 
 def transport_of(client: AsyncOpenAI) -> httpx2.AsyncClient:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Self
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -35,12 +36,16 @@ class LiveSession:
         self.changed = anyio.Event()
         self.crashes = 0
         self.version = 0
-        self.first_asked: frozenset[CallKey] | None = None
-        """Calls of the first list, when another client may have started them; None before the first list."""
+        self.first_asked: frozenset[CallKey] = frozenset()
+        """Calls of the first list, when another client may have started them."""
         self.inputs: dict[str, InputRecord] | None = None
         """The open inputs in order of sending, and the newest one in any state; None before they were read."""
         self.turns: dict[str, Turn] = {}
         """The turns of those inputs, as they were last read."""
+        self.moved_at = anyio.current_time()
+        """When (seconds of the event loop's clock) it was last seen to have, or to be, work for anybody."""
+        self._early: list[InputRecord] = []
+        self._holders = 0
         self._subscribers: list[tuple[MemoryObjectSendStream[Event], MemoryObjectReceiveStream[Event]]] = []
 
     def __repr__(self) -> str:
@@ -75,19 +80,32 @@ class LiveSession:
             case _:
                 return None
 
+    def loaded(self, stored: Sequence[InputRecord]) -> None:
+        """Take the inputs that were read from the store, and those that were stored while they were being read."""
+        self.inputs = {entry.key: entry for entry in stored}
+        for entry in self._early:
+            self.inputs.setdefault(entry.key, entry)
+        self._early.clear()
+        if self.inputs:
+            self.note(next(reversed(self.inputs.values())))
+
     def queue(self, record: InputRecord) -> None:
         """Note a stored input, so that whoever waits counts it from now on."""
-        if self.inputs is not None:
+        if self.inputs is None:
+            self._early.append(record)
+        else:
             self.inputs.setdefault(record.key, record)
 
     def note(self, record: InputRecord) -> None:
-        """Note a change of an input, and forget the closed ones but the newest."""
+        """Note a change of an input; once all are closed, forget them but the newest.
+
+        While one is open the closed ones tell it which turns are taken.
+        """
         assert self.inputs is not None
         self.inputs[record.key] = record
-        newest = next(reversed(self.inputs))
-        self.inputs = {
-            key: entry for key, entry in self.inputs.items() if key == newest or entry.state not in CLOSED_INPUTS
-        }
+        if not self.awaiting:
+            newest = next(reversed(self.inputs))
+            self.inputs = {newest: self.inputs[newest]}
         kept = {entry.turn_id for entry in self.inputs.values()}
         self.turns = {turn_id: turn for turn_id, turn in self.turns.items() if turn_id in kept}
 
@@ -105,6 +123,32 @@ class LiveSession:
     def other_actions(self) -> frozenset[str]:
         """Kinds of required actions that are not function calls: they wait for the application."""
         return self.state.other_actions
+
+    @contextmanager
+    def held(self) -> Generator[Self]:
+        """Keep the session from being passivated for the length of a block."""
+        self._holders += 1
+        try:
+            yield self
+        finally:
+            self._holders -= 1
+            self.moved_at = anyio.current_time()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody in this process waits for the session or listens to it."""
+        return bool(self._holders or self._subscribers)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is open and a retrieve said that the session is idle: nothing is lost by passivating it."""
+        return (
+            self.record.state == "open"
+            and self.state.idle
+            and not self.record.active
+            and not (self.state.asked or self.other_actions or self.journal.entries)
+            and not (self.awaiting or self.in_use or len(self.mailbox))
+        )
 
     @property
     def unsent(self) -> int:
@@ -129,6 +173,9 @@ class LiveSession:
             except anyio.WouldBlock:
                 receive.receive_nowait()
                 send.send_nowait(event)
+            except anyio.ClosedResourceError:
+                # The session has ended; a handler that still tells its progress is nobody's fault.
+                continue
 
     @asynccontextmanager
     async def subscribe(self) -> AsyncGenerator[MemoryObjectReceiveStream[Event]]:
@@ -141,6 +188,7 @@ class LiveSession:
             yield receive
         finally:
             self._subscribers.remove(entry)
+            self.moved_at = anyio.current_time()
             for stream in (send, receive, entry[1]):
                 stream.close()
 

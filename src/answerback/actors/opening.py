@@ -27,6 +27,10 @@ from answerback.wire.records import Session
 logger = logging.getLogger("answerback.opening")
 
 METADATA_KEY = "answerback_key"
+"""The metadata that names the intent on the session it created."""
+STORE_KEY = "answerback_store"
+"""The metadata that names the store on its sessions, so that one filtered list shows all of them."""
+METADATA_PAIRS = 16
 OPENING_INPUT = "answerback:opening"
 """The key of the input that travels in the creation body."""
 LIST_LOOKS = (0.0, 0.5, 1.0, 2.0)
@@ -40,9 +44,17 @@ class Opener:
     """Creates sessions and attaches to existing ones, in the store first."""
 
     def __init__(
-        self, *, store: Store, api: AgentsApi, handlers: Handlers, rng: random.Random, now: Callable[[], int]
+        self,
+        *,
+        store: Store,
+        api: AgentsApi,
+        handlers: Handlers,
+        rng: random.Random,
+        now: Callable[[], int],
+        agent: Mapping[str, Any] | None = None,
     ) -> None:
         self._store = store
+        self._agent = agent
         self._api = api
         self._handlers = handlers
         self._rng = rng
@@ -91,16 +103,22 @@ class Opener:
                 created_at=now,
                 updated_at=now,
             )
-            await self._store.write(PutSession(known)).committed()
+            (count,) = await self._store.write(PutSession(known)).committed()
+            if count != 1:
+                # Somebody else attached it in this moment.
+                return await self.attach(session_id, pending=pending)
         elif known.state in {"gone", "failed", "detached", "quarantined"}:
             # Asked for by name: look again, whatever was concluded before.
-            known = await self._update(known, state="open", reason=None, active=True)
+            known = await self._update(known, state="open", reason=None, active=True, pending=pending)
         return known
 
     async def _intend(self, key: str | None, params: Mapping[str, Any]) -> SessionRecord:
         """Store the intent with the exact body before anything is asked of the server."""
         local_id = f"ab_{secrets.token_hex(12)}"
-        body = creation_body(params, local_id=local_id, handlers=self._handlers)
+        if self._agent is not None and params.get("agent") is None and params.get("agent_id") is None:
+            params = {**params, "agent": self._agent}
+        marks = {METADATA_KEY: local_id, STORE_KEY: self._store.info.store_id}
+        body = creation_body(params, marks=marks, handlers=self._handlers)
         now = self._now()
         record = SessionRecord(
             local_id=local_id, key=key, origin="opened", request=body, active=True, created_at=now, updated_at=now
@@ -180,8 +198,8 @@ def _passing(error: ApiError) -> bool:
     return error.status is None or error.status >= 500 or error.status in {408, 409, 429}
 
 
-def creation_body(params: Mapping[str, Any], *, local_id: str, handlers: Handlers) -> bytes:
-    """Build the exact creation body: our metadata, the handlers' definitions where the agent names no tools.
+def creation_body(params: Mapping[str, Any], *, marks: Mapping[str, str], handlers: Handlers) -> bytes:
+    """Build the exact creation body: our marks in the metadata, the handlers' definitions where the agent names no tools.
 
     Raises:
         ConfigurationError: a parameter answerback decides itself, or one that is no JSON.
@@ -190,7 +208,12 @@ def creation_body(params: Mapping[str, Any], *, local_id: str, handlers: Handler
     for name in ("stream", "stream_options"):
         if name in body:
             raise ConfigurationError(f"open() follows the session itself; leave {name}= out and use session.events()")
-    body["metadata"] = {**(body.get("metadata") or {}), METADATA_KEY: local_id}
+    theirs: dict[str, Any] = body.get("metadata") or {}
+    body["metadata"] = {**theirs, **marks}
+    if len(body["metadata"]) > METADATA_PAIRS:
+        raise ConfigurationError(
+            f"a session has at most {METADATA_PAIRS} pairs of metadata, and {len(marks)} of them are answerback's"
+        )
     body.setdefault("environment", {"type": "none"})
     agent = body.get("agent")
     if agent is not None:

@@ -125,10 +125,7 @@ class Outbox:
 
     async def _load(self) -> None:
         """Read the inputs an earlier process, or actor, left: the open ones and the newest."""
-        stored = await self._store.inputs(self._live.session_id)
-        self._live.inputs = {entry.key: entry for entry in stored}
-        if stored:
-            self._live.note(stored[-1])
+        self._live.loaded(await self._store.inputs(self._live.session_id))
         # Whoever waits, and the match with turns, went without them until now.
         if self._live.awaiting:
             self._live.mailbox.tell(ReadAgain("open inputs were read"))
@@ -155,8 +152,8 @@ class Outbox:
             self._note_active(not self._live.state.idle)
             return None
         turns = await self._api.turns(self._live.session_id)
-        texts = await self._baseline_texts(accepted, turns)
-        claimed = {entry.turn_id: entry.key for entry in accepted if entry.turn_id is not None}
+        texts = await self._steered_texts(accepted, turns)
+        claimed = {e.turn_id: e.key for e in (self._live.inputs or {}).values() if e.turn_id is not None}
         undecided = False
         for entry in accepted:
             match = match_input(entry, turns, texts, claimed)
@@ -188,13 +185,17 @@ class Outbox:
             self._store.write(UpdateSession(local_id=record.local_id, changes=changes), lazy=True)
             self._live.record = msgspec.structs.replace(record, **changes)
 
-    async def _baseline_texts(self, accepted: list[InputRecord], turns: list[Turn]) -> dict[str, list[str]]:
-        """Read the user items of the turns that accepted inputs may have steered."""
-        known = {turn.id for turn in turns}
-        steered = {e.baseline_turn for e in accepted if e.baseline_open and e.turn_id is None}
+    async def _steered_texts(self, accepted: list[InputRecord], turns: list[Turn]) -> dict[str, list[str]]:
+        """Read the user items of the turns that accepted inputs may have steered.
+
+        Those are an open baseline, and the turn of an earlier input that was not yet to be seen at the baseline.
+        """
+        waiting = [entry for entry in accepted if entry.turn_id is None]
+        steered = {entry.baseline_turn for entry in waiting if entry.baseline_open}
+        if waiting:
+            steered |= {entry.turn_id for entry in (self._live.inputs or {}).values()}
         texts: dict[str, list[str]] = {}
-        for turn_id in steered & known:
-            assert turn_id is not None
+        for turn_id in [turn.id for turn in turns if turn.id in steered]:
             items = await self._api.turn_items(self._live.session_id, turn_id)
             texts[turn_id] = [item.text for item in items if item.type == "message" and item.role == "user"]
         return texts

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Callable
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
 from answerback.actors import reconcile as table
-from answerback.actors.api import AgentsApi
 from answerback.actors.backoff import Backoff
-from answerback.actors.calls import CallRunner
 from answerback.actors.job import log_ids
 from answerback.actors.journal import encode
 from answerback.actors.live import LiveSession
@@ -27,7 +23,6 @@ from answerback.actors.messages import (
     OutboxChanged,
     OutputSeen,
     Publish,
-    ReadAgain,
     Reading,
     Reconcile,
     ReopenStream,
@@ -36,29 +31,16 @@ from answerback.actors.messages import (
     TurnsChanged,
 )
 from answerback.actors.outbox import Outbox
-from answerback.actors.settings import ActorSettings
+from answerback.actors.pulse import Pulse
 from answerback.actors.settle import settled_as
+from answerback.actors.shared import Shared
 from answerback.actors.stream import StreamFollower
 from answerback.actors.submit import Submitter
 from answerback.errors import ApiError
-from answerback.model import CallKey, CallRecord, CallState, Observer, Outcome, Unobserved
-from answerback.store.base import Store, UpdateSession
+from answerback.model import CallKey, CallRecord, CallState, Outcome
+from answerback.store.base import UpdateSession
 
 logger = logging.getLogger("answerback.session")
-
-
-class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """What all actors of a runtime share."""
-
-    store: Store
-    api: AgentsApi
-    runner: CallRunner
-    settings: ActorSettings
-    post_gate: anyio.CapacityLimiter
-    stream_slots: anyio.CapacityLimiter | None
-    rng: random.Random
-    now: Callable[[], int]
-    observer: Observer = Unobserved()
 
 
 class SessionActor:
@@ -83,6 +65,13 @@ class SessionActor:
             rng=shared.rng,
             wanted=lambda: live.watched,
         )
+        self._pulse = Pulse(
+            live,
+            settings=shared.settings,
+            streaming=lambda: self.streaming,
+            passivate=shared.passivate,
+            rng=shared.rng,
+        )
         self._submitter = Submitter(
             journal=live.journal,
             api=shared.api,
@@ -102,6 +91,11 @@ class SessionActor:
         status = self.live.state.status or "unread"
         return f"<SessionActor {self.live.session_id} {status}, {running} running, {len(self._mailbox)} queued>"
 
+    @property
+    def streaming(self) -> bool:
+        """Whether an event stream of the session is open."""
+        return self._follower.live
+
     async def run(self) -> None:
         """Follow the session; return when it has ended for us."""
         await self._journal.load()
@@ -109,7 +103,7 @@ class SessionActor:
             self._group = group
             for task in (self._follower.run, self._submitter.run, self._outbox.run):
                 group.start_soon(task)
-            for task in (self._fetch_loop, self._match_loop, self._poll_loop):
+            for task in (self._fetch_loop, self._match_loop, self._poll, self._pulse.passivate):
                 group.start_soon(task)
             await self._loop()
 
@@ -119,6 +113,7 @@ class SessionActor:
             for effect in self.live.state.apply(message):
                 await self._perform(effect)
             await self._hints(message)
+            self._pulse.beat()
             self.live.notify()
 
     async def _hints(self, message: Message) -> None:
@@ -177,6 +172,7 @@ class SessionActor:
         )
         for decision in table.reconcile(reading, entries, context):
             await self._decide(decision)
+        self._note_first_list(reading)
 
     def _rules(self, name: str) -> table.Rules:
         tool = self._shared.runner.tool(name)
@@ -187,10 +183,17 @@ class SessionActor:
         )
 
     def _suspicious(self, reading: Reading) -> frozenset[CallKey]:
-        """With `pending="verify"`: what the first list shows may have been started by another client."""
-        if self.live.first_asked is None:
-            self.live.first_asked = frozenset(reading.asked) if self.live.record.pending == "verify" else frozenset()
+        """With `pending="verify"`: what is listed until the first retrieve may have been started by another client."""
+        if self.live.record.pending == "verify":
+            self.live.first_asked |= reading.asked.keys()
         return self.live.first_asked
+
+    def _note_first_list(self, reading: Reading) -> None:
+        """Keep that the first list was seen: what comes later is ours, also after a rest or a restart."""
+        if self.live.record.pending == "verify" and reading.sent_at is not None:
+            changes = {"pending": "run", "updated_at": self._shared.now()}
+            self._shared.store.write(UpdateSession(local_id=self.live.record.local_id, changes=changes), lazy=True)
+            self.live.record = msgspec.structs.replace(self.live.record, **changes)
 
     async def _decide(self, decision: table.Decision) -> None:
         match decision:
@@ -346,14 +349,10 @@ class SessionActor:
                 self._look_again(self._shared.now() + int(again * 1e6))
             self.live.notify()
 
-    async def _poll_loop(self) -> None:
-        """Read the session now and then: a lost frame leaves no other trace. Without a stream this is all there is."""
+    async def _poll(self) -> None:
+        """Read the session by the clock; at once when no stream is about to."""
         slots = self._shared.stream_slots
-        if slots is None or slots.available_tokens < 1:
-            self._mailbox.tell(ReadAgain("first look"))
-        while True:
-            await anyio.sleep(self._shared.settings.poll_interval)
-            self._mailbox.tell(ReadAgain("poll"))
+        await self._pulse.poll(first_look=slots is None or slots.available_tokens < 1)
 
     async def _stop(self, stop: StopFollowing) -> None:
         """Stop following; rows stay, running handlers of a session that is gone are cancelled."""
@@ -369,8 +368,7 @@ class SessionActor:
                 self._shared.runner.cancel(key)
         self.live.close_subscribers()
         self.live.notify()
-        assert self._group is not None
-        self._group.cancel_scope.cancel()
+        self._shared.stop(self.live.session_id)
 
 
 def _refused_element(record: CallRecord, error: ApiError) -> bytes:

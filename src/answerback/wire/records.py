@@ -59,6 +59,8 @@ class Session(msgspec.Struct, frozen=True):
     agent: AgentSnapshot | None = None
     metadata: dict[str, Any] | None = None
     usage: Any = None
+    last_active_at: float | None = None
+    """Seconds since the epoch, by the server's clock."""
 
     @property
     def snapshot(self) -> SessionSnapshot:
