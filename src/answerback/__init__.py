@@ -9,8 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from answerback.actors.discovery import Discover
     from answerback.actors.kernel import DrainReport
     from answerback.actors.turns import TurnResult
+    from answerback.app import App
     from answerback.errors import (
         AnswerbackError,
         ApiError,
@@ -43,8 +45,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "answerback.actors.discovery": ("Discover",),
     "answerback.actors.kernel": ("DrainReport",),
     "answerback.actors.turns": ("TurnResult",),
+    "answerback.app": ("App",),
     "answerback.errors": (
         "AnswerbackError",
         "ApiError",
@@ -79,6 +83,8 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     # run it
     "Runtime",
+    "App",
+    "Discover",
     "SessionRef",
     "TurnResult",
     "DrainReport",
