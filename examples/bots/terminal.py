@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import secrets
 import sys
-from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
 
+from answerback import StoreLockedError
 from common.desk import Desk, View
 from common.setting import open_desk
 
@@ -30,10 +31,9 @@ class Screen:
     pace = 0.25
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self.told: set[str] = set()
+        """The questions that were printed."""
         self._line = ""
-        self.waiting = False
-        """Whether a question is open."""
 
     def size(self, text: str) -> int:
         """Count characters; a terminal takes any number of them."""
@@ -47,7 +47,6 @@ class Screen:
 
     async def edit(self, place: str, message: str, view: View) -> None:
         """Print the answer, or what is new on the way to it."""
-        self.waiting = bool(view.questions)
         if view.final:
             print(view.text, flush=True)
             return
@@ -57,8 +56,8 @@ class Screen:
             print(f"  · {line}", flush=True)
             self._line = line
         for question in view.questions:
-            if question.call not in self._told:
-                self._told.add(question.call)
+            if question.call not in self.told:
+                self.told.add(question.call)
                 name = question.call[:8]
                 print(f"  ? {question.text}\n    /yes {name}   or   /no {name}", flush=True)
 
@@ -104,12 +103,19 @@ async def main(name: str, *, resume: bool) -> None:
     if sys.stdin.isatty():
         print("Say something. Ctrl-D ends.")
     screen, place = Screen(), PLACE.format(name=name)
-    async with open_desk("terminal", screen) as desk:
+    async with open_desk(f"terminal-{name}", screen) as desk:
         await talk(desk, Keyboard(), place, resume=resume)
-        while desk.busy and not screen.waiting:  # noqa: ASYNC110 - either may end it, and a person waits for both
-            await anyio.sleep(screen.pace)
-        if screen.waiting:
+        await settle(desk, screen, place)
+
+
+async def settle(desk: Desk, screen: Screen, place: str) -> None:
+    """Wait until everything is answered, or until nobody is left to answer a question."""
+    while desk.busy:
+        asked = await desk.questions(place)
+        if asked and screen.told.issuperset(question.call for question in asked):
             print("A question is open. Start me again to answer it.")
+            return
+        await anyio.sleep(screen.pace)
 
 
 if __name__ == "__main__":
@@ -117,5 +123,12 @@ if __name__ == "__main__":
     parser.add_argument("--name", default="me", help="the conversation (default: me)")
     parser.add_argument("--resume", action="store_true", help="the input is a file that may have been begun before")
     given = parser.parse_args()
-    with suppress(KeyboardInterrupt):
+    if not re.fullmatch(r"[\w.-]+", given.name):
+        parser.error("a name is made of letters, digits and . _ -")
+    try:
         anyio.run(lambda: main(given.name, resume=given.resume))
+    except StoreLockedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(3)
+    except KeyboardInterrupt:
+        print()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,23 +31,23 @@ class Bot:
         self._process.kill()
         self._process.wait(PATIENCE)
 
-    def stop(self) -> None:
-        """Ask it to stop, and see that it ends well."""
+    def stop(self, ends: int) -> None:
+        """Ask it to stop, and see that it ends as it should."""
         self._process.terminate()
         _, said = self._process.communicate(timeout=PATIENCE)
-        assert self._process.returncode == 0, said
+        assert (self._process.returncode, "Traceback" in said) == (ends, False), said
 
 
 @contextmanager
-def bot(name: str, folder: Path, api: LocalApi, **environment: str) -> Generator[Bot]:
-    """Run a bot for the length of a block; a block that did not kill it stops it."""
+def bot(name: str, folder: Path, api: LocalApi, environment: Mapping[str, str], *, ends: int = 0) -> Generator[Bot]:
+    """Run a bot for the length of a block; a block that did not kill it stops it, and it ends with this code."""
     settings = {"NO_PROXY": "127.0.0.1", "SHOP_SECONDS": "0.3", **environment}
     with start(BOTS / f"{name}.py", folder, api, **settings) as process:
         try:
             running = Bot(process)
             yield running
             if process.poll() is None:
-                running.stop()
+                running.stop(ends)
         finally:
             process.kill()
 

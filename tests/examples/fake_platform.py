@@ -103,7 +103,8 @@ def serving(platform: FakePlatform) -> Generator[None]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            answer = platform.serve(self.path.partition("?")[0], body, self.headers)
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            answer = platform.serve(self.path.partition("?")[0], body, headers)
             payload = msgspec.json.encode(answer.body)
             try:
                 self.send_response(answer.status)
@@ -115,7 +116,7 @@ def serving(platform: FakePlatform) -> Generator[None]:
             except ConnectionError:
                 self.close_connection = True  # the bot was killed
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base's
             pass
 
     class Server(ThreadingHTTPServer):

@@ -59,7 +59,9 @@ class FakeSlack(FakePlatform):
             case _:
                 return Answer(200, {"ok": False, "error": "unknown_method"})
 
-    def mention(self, text: str, *, event_id: str = "Ev1", ts: str = "100.1", secret: str = SECRET, **extra: Any) -> int:
+    def mention(
+        self, text: str, *, event_id: str = "Ev1", ts: str = "100.1", secret: str = SECRET, **extra: Any
+    ) -> int:
         """Deliver a message that names the bot; return the bot's status."""
         event = {"type": "app_mention", "user": "U1", "text": f"<@UBOT> {text}", "ts": ts, "channel": "C1", **extra}
         body = {"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event_id": event_id, "event": event}

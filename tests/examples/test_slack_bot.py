@@ -22,7 +22,7 @@ def workspace() -> Generator[tuple[FakeSlack, LocalApi]]:
 @contextmanager
 def slack_bot(folder: Path, slack: FakeSlack, api: LocalApi, **environment: str) -> Generator[Bot]:
     settings = {"SLACK_BOT_TOKEN": TOKEN, "SLACK_SIGNING_SECRET": SECRET, "SLACK_API_URL": f"{slack.url}/api/"}
-    with bot("slack_bot", folder, api, PORT="0", **settings, **environment) as running:
+    with bot("slack_bot", folder, api, {"PORT": "0", **settings, **environment}) as running:
         slack.bot_url = f"http://127.0.0.1:{running.greeting.rpartition(' ')[2]}"
         yield running
 

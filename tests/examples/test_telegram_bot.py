@@ -22,7 +22,7 @@ def chats() -> Generator[tuple[FakeTelegram, LocalApi]]:
 @contextmanager
 def telegram_bot(folder: Path, telegram: FakeTelegram, api: LocalApi, **environment: str) -> Generator[Bot]:
     settings = {"TELEGRAM_TOKEN": TOKEN, "TELEGRAM_API_URL": telegram.url, **environment}
-    with bot("telegram_bot", folder, api, **settings) as running:
+    with bot("telegram_bot", folder, api, settings) as running:
         yield running
 
 

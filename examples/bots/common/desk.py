@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 from answerback import (
     ApiError,
     CallRecord,
+    CallState,
     DecisionError,
     Runtime,
     SessionError,
@@ -143,20 +144,28 @@ class Desk:
         """Decide a question of a place; return what to tell the person who did."""
         if self._approvers and by not in self._approvers:
             return "You may not decide this."
-        key = await self._inbox.session(place)
-        if key is None:
-            return "There is nothing to decide here."
-        # The place's own session, not the runtime: a question of another place is not decided from here.
-        session = await self._runtime.open(key, agent=self._agent)
-        found = [one for one in await session.pending_approvals() if one.public_id.startswith(call)]
+        # Only among the place's own questions: those of another place are not decided from here.
+        found = [one.public_id for one in await self._waiting(place) if one.public_id.startswith(call)]
         if len(found) != 1:
             return "That is not an open question (any more)."
         try:
-            name = found[0].public_id
-            decided = await (session.approve(name, by=by) if yes else session.reject(name, by=by))
+            decided = await (self._runtime.approve(found[0], by=by) if yes else self._runtime.reject(found[0], by=by))
         except DecisionError:
             return "Somebody else was faster."
         return f"{decided.name}: {'approved' if yes else 'rejected'}."
+
+    async def questions(self, place: str) -> list[Question]:
+        """Return what a place is asked, oldest first."""
+        return [_question(call) for call in await self._waiting(place)]
+
+    async def _waiting(self, place: str) -> list[CallRecord]:
+        key = await self._inbox.session(place)
+        # Looked up, not opened: opening would create a session that is only about to be created.
+        record = await self._runtime.store.session(key=key) if key is not None else None
+        if record is None or record.session_id is None:
+            return []
+        states = [CallState.WAITING_APPROVAL]
+        return (await self._runtime.calls(session_id=record.session_id, states=states))[::-1]
 
     @property
     def busy(self) -> bool:
@@ -261,9 +270,9 @@ class Desk:
     async def _show(self, session: SessionRef, sketch: Sketch, message: Message) -> None:
         shown = View(THINKING)
         while True:
-            waiting = await session.pending_approvals()
+            questions = [_question(call) for call in await session.pending_approvals()]
             text = sketch.text(self._platform.limit, size=self._platform.size)
-            view = View(text, tuple(_question(call) for call in waiting[:QUESTIONS_SHOWN]))
+            view = View(text, tuple(questions[:QUESTIONS_SHOWN]))
             pause = self._platform.pace
             if view != shown:
                 try:
