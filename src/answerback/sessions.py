@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 import anyio
+import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from answerback.actors.api import AgentsApi
@@ -129,6 +130,7 @@ class SessionRef:
         key = key if key is not None else f"send:{secrets.token_hex(8)}"
         record = InputRecord(session_id=self.id, key=key, element=inputs.message(input), created_at=self._runtime.now())
         async with self._held() as live:
+            record = _with_baseline(record, live)
             (count,) = await self._runtime.store.write(PutInput(record)).committed()
             if count == 1:
                 live.queue(record)
@@ -264,6 +266,12 @@ class SessionRef:
             else await self._runtime.read(lambda api: api.turn(self.id, chosen))
         )
         items = await self._runtime.read(lambda api: api.turn_items(self.id, chosen))
-        await self._runtime.store.flush()
-        calls = await self._runtime.store.calls(session_id=self.id, limit=1000)
-        return result_of(self.id, turn, items, calls[::-1])
+        return result_of(self.id, turn, items, await live.journal.calls())
+
+
+def _with_baseline(record: InputRecord, live: LiveSession) -> InputRecord:
+    """Note the newest root turn in the input's own commit, when the session rests and it is known."""
+    if live.awaiting or not live.state.idle or live.idle_root is None:
+        return record
+    baseline, live.idle_root = live.idle_root.turn_id, None
+    return msgspec.structs.replace(record, state="sent", baseline_turn=baseline)

@@ -116,6 +116,13 @@ class Journal:
         entries.update({key: self._closed[key] for key in keys if key in self._closed})
         return entries
 
+    async def calls(self, *, limit: int = 1000) -> list[CallRecord]:
+        """Return the session's newest calls, oldest first, as memory has them where it is ahead of the store."""
+        rows = {row.key: row for row in reversed(await self._store.calls(session_id=self.session_id, limit=limit))}
+        for key, entry in (self._closed | self._entries).items():
+            rows[key] = entry.record
+        return list(rows.values())
+
     async def refresh(self, keys: Sequence[CallKey]) -> None:
         """Read rows again after a count that was not the expected one."""
         tick = self.tick()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Self
 
 import anyio
+import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from answerback.actors.journal import Journal
@@ -21,6 +22,12 @@ SUBSCRIBER_BUFFER = 1024
 """Events a local subscriber may lag behind; beyond that it loses the oldest it has not read, never the actor."""
 
 CLOSED_INPUTS = frozenset({"done", "refused"})
+
+
+class Root(msgspec.Struct, frozen=True):
+    """The newest root turn of a session, which has ended; `turn_id` is None when it never had one."""
+
+    turn_id: str | None
 
 
 class LiveSession:
@@ -40,6 +47,8 @@ class LiveSession:
         """Calls of the first list, when another client may have started them."""
         self.inputs: dict[str, InputRecord] | None = None
         """The open inputs in order of sending, and the newest one in any state; None before they were read."""
+        self.idle_root: Root | None = None
+        """The newest root turn while the session rests, so that the next input need not ask; None: not known."""
         self.turns: dict[str, Turn] = {}
         """The turns of those inputs, as they were last read."""
         self.moved_at = anyio.current_time()
@@ -147,7 +156,7 @@ class LiveSession:
             and self.state.idle
             and not self.record.active
             and not (self.state.asked or self.other_actions or self.journal.entries)
-            and not (self.awaiting or self.in_use or len(self.mailbox))
+            and not (self.awaiting or self.in_use)
         )
 
     @property

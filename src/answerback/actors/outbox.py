@@ -12,7 +12,7 @@ import msgspec
 
 from answerback.actors.api import AgentsApi
 from answerback.actors.backoff import Backoff
-from answerback.actors.live import LiveSession
+from answerback.actors.live import LiveSession, Root
 from answerback.actors.messages import FetchRefused, ReadAgain
 from answerback.actors.turns import Match, match_input, newest_root
 from answerback.errors import ApiError
@@ -165,6 +165,9 @@ class Outbox:
             self._matched(entry, match)
             undecided = undecided or not match.over
         self._note_active(undecided or not self._live.state.idle)
+        if self._live.state.idle and not undecided:
+            newest = newest_root(turns)
+            self._live.idle_root = Root(newest.id if newest is not None else None)
         # Idle, and yet no turn to be seen: the input is being admitted.
         return LOOK_AGAIN if undecided and self._live.state.idle else None
 

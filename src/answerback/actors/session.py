@@ -112,6 +112,8 @@ class SessionActor:
             message = await self._mailbox.get()
             for effect in self.live.state.apply(message):
                 await self._perform(effect)
+            if not self.live.state.idle:
+                self.live.idle_root = None
             await self._hints(message)
             self._pulse.beat()
             self.live.notify()
