@@ -9,11 +9,13 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 import click
 
 from answerback.daemon.exits import FAILED, exit_code
+from answerback.daemon.settings import read_file
 from answerback.errors import AnswerbackError
 
 _PACKAGE = "answerback.daemon.commands"
@@ -21,11 +23,24 @@ _PACKAGE = "answerback.daemon.commands"
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "demo": "See a call survive kill -9, on an embedded harness.",
+        "dev": "Serve an app on a local Agents API, and load it anew when its code changes.",
+        "up": "Serve an app: follow its sessions and answer their calls, for weeks.",
+        "chat": "Talk to a session in the terminal.",
         "harness": "Run a local Agents API for development and tests.",
         "ls": "List the sessions of a store.",
         "show": "Show one session or one call in full.",
         "calls": "List calls, newest first.",
+        "tail": "Follow what happens in the daemon of a store, live.",
         "decide": "Say what became of a call nobody could tell.",
+        "approve": "Say yes to a call that waits for a person.",
+        "reject": "Say no to a call that waits for a person.",
+        "cancel": "Ask the server to cancel a session's open turn.",
+        "pause": "Take no new calls of a session until it is resumed.",
+        "resume": "Go on with a session that was paused or set aside.",
+        "resend": "Send the stored result of a call again.",
+        "store": "Look after a store file: info, check, backup, prune, migrate.",
+        "doctor": "Check what a daemon needs: Python, store, key, API, clock, disk.",
+        "config": "Print the settings, and where each comes from.",
         "version": "Print the versions of answerback and what it stands on.",
     }
 )
@@ -54,13 +69,24 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-def program() -> None:
+@click.option(
+    "--config",
+    "settings",
+    envvar="ANSWERBACK_CONFIG",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The settings file; ./answerback.toml where it is there.",
+)
+@click.pass_context
+def program(context: click.Context, settings: Path | None) -> None:
     """Answer every function call of an agent, once, and show what became of each.
 
     \b
     Exit codes: 0 ok, 1 failed, 2 usage, 3 could not start (port, store locked, import),
     4 drained late with work left, 5 needs a person.
     """  # noqa: D301 - \b is click's mark for lines it leaves as they are
+    found = read_file(settings)
+    context.default_map = dict.fromkeys(COMMANDS, found)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,13 +12,11 @@ import os
 import sys
 from collections.abc import Callable, MutableMapping
 from types import TracebackType
-from typing import Any, Literal, TextIO, cast
+from typing import Any, TextIO, cast
 
 import structlog
 
 from answerback.actors.supervisor import leaves, places
-
-Format = Literal["auto", "json", "console"]
 
 TALKATIVE = ("openai", "httpx2", "httpcore2", "uvicorn", "asyncio", "starlette")
 """Packages whose records below WARNING are left out, whatever their own settings say."""
@@ -70,7 +68,7 @@ class QuietFilter(logging.Filter):
         return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in TALKATIVE
 
 
-def configure(*, level: str = "info", style: Format = "auto", stream: TextIO | None = None) -> logging.Handler:
+def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None = None) -> logging.Handler:
     """Send every record of the process to `stream` (stderr), as JSON lines or for a person; return the handler.
 
     "auto" is for a person on a terminal and JSON elsewhere. NO_COLOR is honoured.

@@ -18,6 +18,11 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, ensure_ascii=False, indent=2))
 
 
+def print_json_line(document: Any) -> None:
+    """Print one JSON document on one line, at once: whoever reads a stream of them waits for the line's end."""
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 logger = logging.getLogger("answerback.daemon.signals")
 
@@ -17,7 +16,7 @@ Listeners = Mapping[signal.Signals, Callable[[], None]]
 
 @contextmanager
 def listening(listeners: Listeners) -> Generator[None]:
-    """Call the listeners for the length of a block.
+    """Call the listeners for the length of a block; afterwards the process only ends, and ignores them.
 
     Some loops cannot watch signals (they raise NotImplementedError). There only SIGINT and SIGTERM are heard, by a
     handler of the interpreter that wakes the loop, and this is said once.
@@ -36,6 +35,8 @@ def listening(listeners: Listeners) -> Generator[None]:
     finally:
         for number in listeners:
             loop.remove_signal_handler(number)
+            # What comes while the process ends must not change how it ends.
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _waking(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
@@ -47,11 +48,11 @@ def _waking(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Callab
 
 @contextmanager
 def _by_interpreter(loop: asyncio.AbstractEventLoop, listeners: Listeners) -> Generator[None]:
-    before: dict[signal.Signals, Any] = {}
+    heard = {signal.SIGINT, signal.SIGTERM} & listeners.keys()
     try:
-        for number in {signal.SIGINT, signal.SIGTERM} & listeners.keys():
-            before[number] = signal.signal(number, _waking(loop, listeners[number]))
+        for number in heard:
+            signal.signal(number, _waking(loop, listeners[number]))
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in heard:
+            signal.signal(number, signal.SIG_IGN)

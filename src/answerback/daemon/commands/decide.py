@@ -6,38 +6,31 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import click
 
-from answerback.daemon.journal import read
 from answerback.daemon.options import json_option, store_option
-from answerback.daemon.output import call_facts, print_json
-from answerback.errors import StoreLockedError
-from answerback.names import find_call, short_ids
-from answerback.store.reader import SQLiteReader, lock_owner
+from answerback.daemon.output import print_json
 
 if TYPE_CHECKING:
-    from answerback.handlers.policy import Verdict
+    from answerback.model import CallRecord
+    from answerback.store.base import Store
 
 _NO_OUTPUT = "\0"
 """What `--happened` without a value stands for; no argument of a process can hold a NUL."""
 
 
-def _verdict(happened: str | None, failed: str | None, not_happened: bool, unknown: bool) -> Verdict[Any]:
-    """Return the one verdict that was given.
+def _words(happened: str | None, failed: str | None, not_happened: bool, unknown: bool) -> dict[str, Any]:
+    """Return the one verdict that was given, in the words of the admin.
 
     Raises:
         click.UsageError: none was given, or more than one.
     """
-    # Imported here: the handlers' room brings pydantic, and `decide --help` wants none of it.
-    from answerback.handlers.policy import Failed, Happened, NotHappened, Unknown
-
-    given: list[Verdict[Any]] = []
+    given: list[dict[str, Any]] = []
     if happened is not None:
-        given.append(Happened(_output(happened)))
+        given.append({"verdict": "happened", "output": _output(happened)})
     if failed is not None:
-        given.append(Failed(failed))
-    given += [NotHappened()] * not_happened + [Unknown()] * unknown
+        given.append({"verdict": "failed", "text": failed})
+    given += [{"verdict": "not_happened"}] * not_happened + [{"verdict": "unknown"}] * unknown
     if len(given) != 1:
         raise click.UsageError("Give exactly one of --happened, --failed, --not-happened, --unknown.")
     return given[0]
@@ -50,29 +43,6 @@ def _output(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _held(path: Path, owner: dict[str, Any], short: str) -> StoreLockedError:
-    who = f"host {owner.get('host')} pid {owner.get('pid')} since {owner.get('since')}"
-    return StoreLockedError(
-        f"The store {path} is in use by {who}: only that process can write to it. "
-        f"Ask it, with runtime.decide({short!r}, …), or stop it and run this command again.",
-        path=str(path),
-        owner=who,
-    )
-
-
-async def _full_and_short(reader: SQLiteReader, name: str) -> tuple[str, str]:
-    call = await find_call(reader, name)
-    return call.public_id, (await short_ids(reader, [call]))[0]
-
-
-async def _write(path: Path, call: str, verdict: Verdict[Any], short: str) -> dict[str, Any]:
-    from answerback.decisions import decide
-    from answerback.store.sqlite import SQLiteStore
-
-    async with SQLiteStore(path) as store:
-        return call_facts(await decide(store, call, verdict), short=short)
 
 
 @click.command("decide")
@@ -100,20 +70,29 @@ def command(
 ) -> None:
     """Say what became of a call nobody could tell.
 
-    Works on a store no process has open; the runtime that opens it next sends the answer.
+    The daemon of the store takes the decision; without one it is stored, and the runtime that opens the store next
+    sends the answer.
 
     \b
     Examples:
       answerback decide 3fa9c1 --happened '{"refund": "rf_902"}'
       answerback decide 3fa9c1 --not-happened
     """  # noqa: D301 - \b is click's mark for lines it leaves as they are
-    verdict = _verdict(happened, failed, not_happened, unknown)
-    full, short = read(path, lambda reader: _full_and_short(reader, name))
-    owner = lock_owner(path)
-    if owner is not None:
-        raise _held(path, owner, short)
-    decided = anyio.run(_write, path, full, verdict, short)
+    words = _words(happened, failed, not_happened, unknown)
+    # Imported here: the handlers' room brings pydantic, and `decide --help` wants none of it.
+    from answerback.daemon.writing import change_call
+
+    async def alone(store: Store, call: str) -> CallRecord:
+        from answerback.daemon.verdicts import verdict_of
+        from answerback.decisions import decide
+
+        verdict = verdict_of(words["verdict"], output=words.get("output"), text=words.get("text"))
+        return await decide(store, call, verdict)
+
+    decided = change_call(
+        path, name, "decide", words, alone=alone, instead=lambda call: f"with runtime.decide({call!r}, …)"
+    )
     if as_json:
         print_json({"call": decided})
     else:
-        click.echo(f"{short} {decided['name']}: {decided['state']} ({decided['outcome'] or 'no outcome'})")
+        click.echo(f"{decided['id']} {decided['name']}: {decided['state']} ({decided['outcome'] or 'no outcome'})")

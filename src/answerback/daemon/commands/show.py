@@ -20,15 +20,10 @@ from answerback.daemon.output import (
     stamp,
     transition_facts,
 )
+from answerback.daemon.writing import session_of
 from answerback.model import SessionRecord
 from answerback.names import find_call, short_ids
 from answerback.store.reader import SQLiteReader
-
-
-async def _find_session(reader: SQLiteReader, name: str) -> SessionRecord | None:
-    return (
-        await reader.session(session_id=name) or await reader.session(key=name) or await reader.session(local_id=name)
-    )
 
 
 async def _session(reader: SQLiteReader, session: SessionRecord, values: bool) -> dict[str, Any]:
@@ -66,7 +61,7 @@ async def _call(reader: SQLiteReader, name: str, values: bool) -> dict[str, Any]
 
 
 async def _find(reader: SQLiteReader, name: str, values: bool) -> dict[str, Any]:
-    session = await _find_session(reader, name)
+    session = await session_of(reader, name)
     return await (_call(reader, name, values) if session is None else _session(reader, session, values))
 
 

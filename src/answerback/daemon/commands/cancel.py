@@ -1,0 +1,35 @@
+"""`answerback cancel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from answerback.daemon.options import json_option, store_option
+from answerback.daemon.output import print_json
+
+
+@click.command("cancel")
+@click.argument("name", metavar="SESSION")
+@store_option
+@json_option
+def command(path: Path, name: str, as_json: bool) -> None:
+    """Ask the server to cancel a session's open turn.
+
+    The daemon of the store asks; completion may still be faster.
+
+    \b
+    Example:
+      answerback cancel ticket-4711
+    """  # noqa: D301 - \b is click's mark for lines it leaves as they are
+    from answerback.daemon.remote import daemon_of, path_of
+    from answerback.daemon.writing import find_session
+
+    session_id = find_session(path, name).session_id or ""
+    with daemon_of(path) as daemon:
+        session = daemon.post(path_of("sessions", session_id, "cancel"))["session"]
+    if as_json:
+        print_json({"session": session})
+    else:
+        click.echo(f"{session_id}: the server was asked to cancel its turn")

@@ -1,0 +1,47 @@
+"""`answerback reject`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from answerback.daemon.options import json_option, store_option
+from answerback.daemon.output import print_json
+
+if TYPE_CHECKING:
+    from answerback.model import CallRecord
+    from answerback.store.base import Store
+
+
+@click.command("reject")
+@click.argument("name", metavar="CALL")
+@click.option("--by", metavar="NAME", help="Who says so, for the record; your user name by default.")
+@click.option("--reason", metavar="TEXT", help="Why; the model reads it.")
+@store_option
+@json_option
+def command(path: Path, name: str, by: str | None, reason: str | None, as_json: bool) -> None:
+    """Say no to a call that waits for a person.
+
+    Its handler never runs; the model is told that the call was not approved, and why.
+
+    \b
+    Example:
+      answerback reject 3fa9c1 --reason "too much money"
+    """  # noqa: D301 - \b is click's mark for lines it leaves as they are
+    from answerback.daemon.writing import change_call, who
+
+    person = by or who()
+
+    async def alone(store: Store, call: str) -> CallRecord:
+        from answerback.decisions import reject
+
+        return await reject(store, call, by=person, reason=reason)
+
+    body = {"by": person, "reason": reason}
+    call = change_call(path, name, "reject", body, alone=alone, instead=lambda call: f"with runtime.reject({call!r})")
+    if as_json:
+        print_json({"call": call})
+    else:
+        click.echo(f"{call['id']} {call['name']}: rejected; it is {call['state']}")
