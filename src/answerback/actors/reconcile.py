@@ -226,6 +226,8 @@ def _required(entry: Entry, reading: Reading, context: Context) -> list[Decision
         case CallState.INDETERMINATE:
             rerunnable = _may_rerun(record, context.rules(record.name))
             return [Rerun(key, crashed=False) if rerunnable else Resolve(key)]
+        case CallState.FINISHED | CallState.SUBMITTED if _forgotten(record):
+            return [Reopen(key, CallState.INDETERMINATE)]
         case CallState.FINISHED:
             return [Submit(key)]
         case CallState.SUBMITTED:
@@ -281,7 +283,8 @@ def _closed_but_required(entry: Entry, reading: Reading, context: Context) -> li
         return [pause]
     if record.payload is not None:
         return [Submit(record.key, again=record.submit_status == "accepted" or record.state is CallState.ACKED)]
-    if record.state is CallState.OBSOLETE_UNKNOWN:
+    rerunnable = _may_rerun(record, context.rules(record.name))
+    if not rerunnable and (record.state is CallState.OBSOLETE_UNKNOWN or _forgotten(record)):
         return [Reopen(record.key, CallState.INDETERMINATE)]
     return [Reopen(record.key, CallState.REQUESTED)]
 
@@ -310,6 +313,11 @@ def _not_required(entry: Entry, context: Context) -> list[Decision]:
             return [Settle(key)]
         case _:
             return []
+
+
+def _forgotten(record: CallRecord) -> bool:
+    """Whether the call had an outcome that retention took: it is never run as if it were new."""
+    return record.outcome_kind is not None and record.payload is None
 
 
 def _unsent(record: CallRecord) -> bool:

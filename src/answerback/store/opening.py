@@ -22,6 +22,7 @@ from answerback.store.connection import RawConnection
 from answerback.store.filesystem import check_place
 from answerback.store.lock import FileLock
 from answerback.store.migrations.migrate import check_version, load_steps, migrate
+from answerback.store.retention import RetainPayloads, keep_until_acked
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL", "OFF"]
 
@@ -43,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     busy_timeout: float = 5.0
     """Seconds SQLite itself waits for another process's lock before a commit counts as failed."""
     restored: bool = False
+    retain_payloads: RetainPayloads = "until_pruned"
 
 
 class Pragma(msgspec.Struct, frozen=True):
@@ -123,6 +125,7 @@ class StoreFile:
                 _check_integrity(connection, path)
                 set_pragmas(connection, pragmas(options))
                 migrate(connection, path=path, steps=steps)
+                self._prepare(connection)
                 info = self._sign(connection)
                 self._lock.record(info.incarnation)
                 self.info = info
@@ -148,6 +151,7 @@ class StoreFile:
             if logged != copied:
                 raise StoreUnavailableError(f"a long read of {path} keeps its log from being checked: end it")
             batch: int = connection.execute("SELECT batch FROM meta").fetchone()[0]
+            self._prepare(connection)
             return connection, batch == number
 
     def open_reader(self) -> RawConnection:
@@ -168,6 +172,10 @@ class StoreFile:
         """Give the lock back. The connections must be closed before."""
         self._lock.release()
         self.info = None
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        if self._options.retain_payloads == "until_acked":
+            keep_until_acked(connection)
 
     def _sign(self, connection: sqlite3.Connection) -> StoreInfo:
         """Count this opening, and compare the file with the witness in the lock file."""

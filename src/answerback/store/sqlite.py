@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import anyio
 
@@ -19,9 +20,12 @@ from answerback.store.batch import Applied
 from answerback.store.connection import Connection, connect
 from answerback.store.opening import Options, StoreFile, Synchronous, explained
 from answerback.store.reads import JournalReads
+from answerback.store.retention import PAYLOADS_AFTER, ROWS_AFTER, Pruned, RetainPayloads, prune, wipe_log
 from answerback.store.rows import Row
 from answerback.store.statements import Compiler, Statement
 from answerback.store.writer import Writer
+
+T = TypeVar("T")
 
 
 class SQLiteStore(JournalReads):
@@ -32,6 +36,8 @@ class SQLiteStore(JournalReads):
         synchronous: how much a commit waits for. Only FULL keeps what a receipt promises across a power loss; the
             others must be asked for by name.
         busy_timeout: seconds SQLite waits for another process's lock before the store calls itself degraded.
+        retain_payloads: "until_acked" forgets the arguments and the result of a call in the commit that marks it as
+            taken by the server; "until_pruned" keeps them until `prune`.
         restored: say so when the file was restored from a backup: calls without a row may then have been started.
 
     It may be closed and opened again, also in another event loop. `write` must be called in the event loop's thread.
@@ -44,13 +50,22 @@ class SQLiteStore(JournalReads):
         synchronous: Synchronous = "FULL",
         busy_timeout: float = 5.0,
         restored: bool = False,
+        retain_payloads: RetainPayloads = "until_pruned",
     ) -> None:
         if os.fspath(path) in {"", ":memory:"}:
             raise ConfigurationError("a SQLiteStore needs a file: use MemoryStore() for one that is not kept")
         if synchronous not in ("FULL", "NORMAL", "OFF"):
             raise ConfigurationError(f"synchronous={synchronous!r}: it is FULL, NORMAL or OFF")
+        if retain_payloads not in ("until_pruned", "until_acked"):
+            raise ConfigurationError(f"retain_payloads={retain_payloads!r}: it is until_pruned or until_acked")
         self._path = Path(path).absolute()
-        self._options = Options(path=self._path, synchronous=synchronous, busy_timeout=busy_timeout, restored=restored)
+        self._options = Options(
+            path=self._path,
+            synchronous=synchronous,
+            busy_timeout=busy_timeout,
+            restored=restored,
+            retain_payloads=retain_payloads,
+        )
         self._compiler = Compiler()
         self._journal: _SQLiteJournal | None = None
         self._writer: Writer | None = None
@@ -92,7 +107,8 @@ class SQLiteStore(JournalReads):
         """
         if self._writer is not None and not self._writer.finished:
             raise RuntimeStateError("this store is open already")
-        self._journal = _SQLiteJournal(StoreFile(self._options), self._path)
+        forgets = self._options.retain_payloads == "until_acked"
+        self._journal = _SQLiteJournal(StoreFile(self._options), self._path, forgets=forgets)
         self._writer = Writer(self._journal)
         await self._writer.start()
 
@@ -128,11 +144,48 @@ class SQLiteStore(JournalReads):
         """
         await self._open_writer().flush()
 
+    async def prune(
+        self, *, payloads_after: float = PAYLOADS_AFTER, rows_after: float = ROWS_AFTER, now: int | None = None
+    ) -> Pruned:
+        """Give up what is old, and let the file shrink. Calls go on meanwhile; open ones are never touched.
+
+        A session is at rest when no turn, call or input of it is open. Once its rows are gone, a call of it that the
+        server lists again counts as new, and so does an input sent again under its key.
+
+        Args:
+            payloads_after: seconds of rest after which arguments, results and messages are forgotten.
+            rows_after: seconds of rest after which the rows are deleted; not less than `payloads_after`.
+            now: the time, microseconds since the epoch.
+
+        Raises:
+            ConfigurationError: the times do not fit each other.
+            StoreError: the store was closed meanwhile, or cannot be written.
+        """
+        if not 0 <= payloads_after <= rows_after:
+            raise ConfigurationError("payloads_after is 0 seconds or more, and not more than rows_after")
+        writer = self._open_writer()
+        assert self._journal is not None, "a writer comes with its journal"
+        journal, moment = self._journal, time.time_ns() // 1000 if now is None else now
+
+        async def run(job: Callable[[sqlite3.Connection], T]) -> T:
+            with explained(self._path, was_store=True):
+                return await writer.between(lambda: journal.run(job))
+
+        return await prune(
+            run, payloads_before=moment - int(payloads_after * 1e6), rows_before=moment - int(rows_after * 1e6)
+        )
+
     async def limit_growth(self, pages: int | None) -> None:
         """For tests: let the file grow by `pages` pages only, so that writes meet a full disk; None lifts the limit."""
-        if self._journal is None:
+        journal = self._journal
+        if journal is None:
             raise RuntimeStateError("the store is not open")
-        await self._journal.limit_growth(pages)
+
+        def limit(connection: sqlite3.Connection) -> None:
+            most = 2**31 if pages is None else pages + connection.execute("PRAGMA page_count").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {most}").fetchall()
+
+        await self._open_writer().between(lambda: journal.run(limit))
 
     async def _fetchall(self, sql: str, row: Sequence[Any] = ()) -> list[Row]:
         self._open_writer()
@@ -154,8 +207,9 @@ class _SQLiteJournal:
     must still be readable. It is read-only, so it can neither write nor checkpoint: the file keeps one writer.
     """
 
-    def __init__(self, file: StoreFile, path: Path) -> None:
+    def __init__(self, file: StoreFile, path: Path, *, forgets: bool = False) -> None:
         self.file = file
+        self._forgets = forgets
         self._path = path
         self._connection: Connection | None = None
         self._reader: Connection | None = None
@@ -178,7 +232,10 @@ class _SQLiteJournal:
     async def apply(self, transactions: Sequence[Sequence[Statement]], *, number: int) -> Applied:
         """Commit these transactions in one trip to the thread."""
         assert self._connection is not None, "the writer opens before it applies"
-        return await self._connection.run(partial(batch.apply, transactions=transactions, number=number))
+        applied = await self._connection.run(partial(batch.apply, transactions=transactions, number=number))
+        if self._forgets and applied.trouble is None:
+            await self._connection.run(wipe_log)
+        return applied
 
     async def recover(self, number: int) -> bool:
         """Open both connections again, under the same lock; return whether batch `number` landed."""
@@ -213,15 +270,11 @@ class _SQLiteJournal:
             with explained(self._path, was_store=True):
                 return await self._reader.fetchall(sql, row)
 
-    async def limit_growth(self, pages: int | None) -> None:
-        """Cap the size of the file, or lift the cap."""
-
-        def limit(connection: sqlite3.Connection) -> None:
-            most = 2**31 if pages is None else pages + connection.execute("PRAGMA page_count").fetchone()[0]
-            connection.execute(f"PRAGMA max_page_count = {most}").fetchall()
-
-        if self._connection is not None:
-            await self._connection.run(limit)
+    async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a job in the writer's connection; by the writer's task only."""
+        if self._connection is None:
+            raise StoreClosedError("the store is closed: open it again")
+        return await self._connection.run(job)
 
     async def _close_connections(self) -> None:
         # The reader first: the last one to close copies the log into the file, which a reader cannot. Each is

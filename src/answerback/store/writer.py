@@ -18,6 +18,7 @@ import anyio
 from answerback.errors import StoreClosedError, StoreCorruptError, StoreError
 from answerback.store.base import LAZY_DELAY, StoreHealth
 from answerback.store.batch import Applied
+from answerback.store.chores import Chores
 from answerback.store.detached import Detached
 from answerback.store.receipt import QueuedWrite
 from answerback.store.trouble import Trouble
@@ -70,6 +71,7 @@ class Writer:
         self._clock = clock
         self._detached = Detached(abandoned=self.abandon)
         self._queue: deque[QueuedWrite] = deque()
+        self._chores = Chores()
         self._batch: list[QueuedWrite] = []
         self._wake = anyio.Event()
         self._gathering = anyio.Event()
@@ -174,6 +176,19 @@ class Writer:
         if self._fatal is not None:
             raise self._fatal
 
+    async def between(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Let the writer's task run a step on the journal, between two batches; return what it returns.
+
+        Raises:
+            StoreClosedError: the writer is closed or closing.
+        """
+        if self.closed:
+            raise StoreClosedError("the store is closed: open it again")
+        chore = self._chores.add(step)
+        self._wake.set()
+        found: T = await chore.result()
+        return found
+
     async def close(self) -> None:
         """Commit what is queued, close the journal, and return when that is done. Never cancelled half-way."""
         self._closing = True
@@ -223,7 +238,8 @@ class Writer:
 
     async def _serve(self) -> None:
         while self._fatal is None:
-            while not self._closing and self._urgent <= self._taken:
+            await self._chores.run_one(self._see_through)
+            while not (self._closing or self._chores or self._urgent > self._taken):
                 if await self._pause(LAZY_DELAY if self._queue else None):
                     break
             self._batch = self._take()
@@ -290,6 +306,8 @@ class Writer:
                 self._degrade(applied.detail)
                 await self._wait_to_retry(RETRY_DELAYS[min(attempts, len(RETRY_DELAYS) - 1)])
                 attempts += 1
+                # Giving room back is one of them.
+                await self._chores.run_one(self._see_through)
 
     async def _apply(self, batch: list[QueuedWrite], number: int) -> Applied:
         self._in_flight = began = self._clock()
@@ -369,5 +387,6 @@ class Writer:
         for entry in (*self._batch, *self._queue):
             entry.finish(error)
         self._queue.clear()
+        self._chores.refuse(error)
         self._committing.set()
         self._gathering.set()

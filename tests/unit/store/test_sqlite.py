@@ -72,7 +72,7 @@ async def test_a_commit_waits_for_the_disk_unless_asked_not_to(path: Path) -> No
             "fullfsync": 1,
             "checkpoint_fullfsync": 1,
             "trusted_schema": 0,
-            "user_version": 1,
+            "user_version": 2,
         }
     for name, value in (("NORMAL", 1), ("OFF", 0)):
         async with SQLiteStore(path, synchronous=name, busy_timeout=0.25) as store:  # type: ignore[arg-type] # the loop variable is a str to mypy
@@ -149,9 +149,9 @@ async def test_a_file_of_a_newer_release_is_left_as_it_is(path: Path) -> None:
     async with SQLiteStore(path):
         pass
     newer = sqlite3.connect(path)
-    newer.execute("PRAGMA user_version = 2")
+    newer.execute("PRAGMA user_version = 99")
     newer.close()
-    with pytest.raises(StoreVersionError, match="schema 2, this release knows up to 1"):
+    with pytest.raises(StoreVersionError, match="schema 99, this release knows up to 2"):
         await SQLiteStore(path).open()
 
 
