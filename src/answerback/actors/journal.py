@@ -309,6 +309,11 @@ class Journal:
         self._mirror(record, target, {**changes, "reason": reason})
         return receipt
 
+    def note_async(self, key: CallKey) -> None:
+        """Note that the call's function is `async`, which its first row did not know."""
+        record = self._require(key)
+        self.move(key, record.state, reason=record.reason, is_async=True)
+
     def substitute(self, key: CallKey, element: bytes, reason: str) -> Receipt:
         """Queue the one stored replacement of an outcome the API definitely refused."""
         record = self._require(key)

@@ -164,6 +164,10 @@ class SessionActor:
 
     async def _reconcile(self, reading: Reading) -> None:
         reading, entries = self._journal.recognised(reading, await self._journal.lookup(reading.asked))
+        for key, asked in reading.asked.items():
+            # A frame that came before the first GET did not know which functions are `async`.
+            if asked.is_async and key in entries and not entries[key].record.is_async:
+                self._journal.note_async(key)
         context = table.Context(
             running=self._shared.runner.jobs.keys(),
             incarnation=self._shared.store.info.incarnation,

@@ -41,7 +41,7 @@ acked                 | look         | submit again | look         | -
 superseded            | look         | submit       | look         | -
 obsolete, never run   | look         | requested    | look         | -
 obsolete, with bytes  | look         | submit       | look         | -
-obsolete_unknown      | look         | indeterminate| look         | -
+obsolete_unknown      | look         | as reopened  | look         | -
 """
 # The same with a task in this process: what is listed is left alone, a body nobody waits for is cancelled once.
 RUNNING = """
@@ -110,6 +110,7 @@ DECISIONS: Mapping[str, list[Decision]] = {
     "indeterminate": [table.Reopen(K, CallState.INDETERMINATE)],
 }
 INTERRUPTED = {"once": "interrupt", "idempotent": "rerun after a crash", "read": "rerun after a crash"}
+REOPENED = {"once": "indeterminate", "idempotent": "requested", "read": "requested"}
 UNDECIDED = {"once": "resolve", "idempotent": "rerun", "read": "rerun"}
 
 Place = Literal["frame", "fresh", "stale", "older"]
@@ -159,6 +160,8 @@ def decide(record: CallRecord | None, place: Place, listed: bool, circumstances:
 def expect(decision: str, effects: Effects) -> list[Decision] | str:
     if decision == "by effects":
         decision = INTERRUPTED[effects]
+    if decision == "as reopened":
+        decision = REOPENED[effects]
     if decision == "as declared":
         decision = UNDECIDED[effects]
     return DECISIONS.get(decision, decision)
