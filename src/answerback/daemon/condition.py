@@ -141,6 +141,8 @@ class Condition:
 
     def _status(self) -> RuntimeStatus | None:
         try:
+            # Both: at the very end the store is closed and the runtime can still tell what it did.
+            _ = self._runtime.store.info
             return self._runtime.status()
         except RuntimeStateError:
             return None

@@ -28,6 +28,7 @@ from answerback.daemon.reload import importable
 from answerback.daemon.remote import daemon_of
 from answerback.daemon.signals import Listeners, listening
 from answerback.daemon.watch import Watch
+from answerback.errors import AnswerbackError
 from answerback.harness.core import Core
 from answerback.harness.knobs import read_knobs
 from answerback.harness.server import listen, load_script, tcp_server
@@ -65,6 +66,8 @@ class Development:
         self._signals = 0
         self._changed = anyio.Event()
         self._served = False
+        self._late = False
+        """Whether the code changed while the app's process was starting."""
 
     def __repr__(self) -> str:
         return f"<Development {self._options.app} {'running' if self._child is not None else 'waiting'}>"
@@ -94,6 +97,10 @@ class Development:
     async def _keep_running(self) -> int:
         while True:
             code = await self._run_once()
+            if self._late and not self._signals:
+                # It failed on code that has changed meanwhile.
+                self._late = False
+                continue
             if self._signals or not await self._worth_waiting(code):
                 return code if code >= 0 else FAILED
             self._say("note", f"the app ended with {code}; it is started again when its code changes")
@@ -130,11 +137,21 @@ class Development:
         """Show what the app's process says on its output: that it serves, that it has drained."""
         if "serving" in said:
             self._served = True
-            facts = await anyio.to_thread.run_sync(self._facts, said["serving"])
+            if self._late:
+                # The code changed while it was being loaded.
+                self._late = False
+                self._reload()
+            try:
+                facts = await anyio.to_thread.run_sync(self._facts, said["serving"])
+            except AnswerbackError:
+                # It has gone on to end or to load itself again; it will say so.
+                return
             if self._options.as_json:
                 print_json_line({"serving": facts})
             else:
                 _banner(facts)
+        elif "reloading" in said:
+            self._served = False
         elif self._options.as_json:
             print_json_line(said)
         else:
@@ -167,9 +184,16 @@ class Development:
             if not names:
                 continue
             self._say("note", f"changed: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}")
-            if self._child is not None and self._served:
-                self._child.send_signal(signal.SIGHUP)
+            self._reload()
             self._changed.set()
+
+    def _reload(self) -> None:
+        if self._child is None:
+            return
+        if self._served:
+            self._child.send_signal(signal.SIGHUP)
+        else:
+            self._late = True
 
     def _forward(self) -> None:
         """Pass a wish to end on to the app's process, as often as it comes."""

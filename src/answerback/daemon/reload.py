@@ -46,7 +46,7 @@ def leave(code: int) -> NoReturn:
 
 def start_again() -> NoReturn:
     """Replace this process by the program as it was started: the same pid, arguments and environment, new code."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        # What a process ignores, the program it becomes ignores too.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # What a process ignores, the program it becomes ignores too; the others it would ignore anyway at first.
         signal.signal(number, signal.SIG_DFL)
     os.execv(sys.executable, [sys.executable, "-m", "answerback", *sys.argv[1:]])  # noqa: S606 - this program

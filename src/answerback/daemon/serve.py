@@ -96,6 +96,8 @@ class Daemon:
         self._signals = 0
         self._reload = False
         self._checking = False
+        self._look_again = False
+        self._check: asyncio.Task[None] | None = None
         self._runtime: Runtime | None = None
         self._condition: Condition | None = None
         self._address: DaemonAddress | None = None
@@ -279,14 +281,22 @@ class Daemon:
 
     def _hang_up(self) -> None:
         """Start anew with the code as it is now, if that can be imported."""
-        if self._checking or self._stopping.is_set():
+        if self._stopping.is_set():
+            return
+        if self._checking:
+            # The code changed while it was looked at: what comes of that look is out of date.
+            self._look_again = True
             return
         self._checking = True
-        # The reference is kept by the loop's set of tasks for as long as the check's process runs.
+        # Kept here: the loop itself holds its tasks weakly.
         self._check = asyncio.get_running_loop().create_task(self._check_and_reload(), name="answerback reload")
 
     async def _check_and_reload(self) -> None:
-        reason = await importable(self._options.spec, self._options.app_dir)
+        self._look_again = True
+        reason: str | None = None
+        while self._look_again:
+            self._look_again = False
+            reason = await importable(self._options.spec, self._options.app_dir)
         self._checking = False
         if reason is not None:
             logger.error("not reloaded: the app cannot be imported; going on with the code that runs")

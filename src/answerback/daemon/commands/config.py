@@ -47,7 +47,7 @@ def _foreign() -> list[dict[str, Any]]:
 @daemon_options
 @json_option
 @click.pass_context
-def command(context: click.Context, show: bool, as_json: bool, **values: Any) -> None:
+def command(context: click.Context, /, show: bool, as_json: bool, **values: Any) -> None:
     """Print the settings, and where each comes from.
 
     A flag goes before the environment (ANSWERBACK_...), that before answerback.toml, that before the default.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -48,6 +50,9 @@ def command(
       answerback up bot:app
       answerback up bot:app --db calls.db --standby --admin-port 9100
     """  # noqa: D301 - \b is click's mark for lines it leaves as they are
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        # Their default is to kill; until the daemon listens there is nothing to load anew or to tell.
+        signal.signal(number, signal.SIG_IGN)
     # Imported here: `up --help` needs neither openai nor pydantic.
     import anyio
 
@@ -77,6 +82,8 @@ def command(
             raise
         _failed(error)
     if ended.reload:
+        if as_json:
+            print_json_line({"reloading": {"pid": os.getpid()}})
         start_again()
     _say_goodbye(ended, as_json)
     code = OK if ended.report.clean else DRAINED_LATE
