@@ -203,8 +203,8 @@ class StoreFile:
             yield
 
 
-def open_reader(path: Path) -> RawConnection:
-    """Open a store file for reading only.
+def open_reader(path: Path, *, older: bool = False) -> RawConnection:
+    """Open a store file for reading only; with `older`, one of an earlier release as well.
 
     Raises:
         StoreUnavailableError: there is no such file, or it may not be read.
@@ -217,9 +217,11 @@ def open_reader(path: Path) -> RawConnection:
     with explained(path, was_store=False), _closing_on_error(_connect(path, "ro")) as connection:
         connection.execute("PRAGMA busy_timeout = 1000").fetchall()
         version = check_version(connection, path=path, newest=newest)
-        if version < newest:
+        if version == 0:
+            raise StoreVersionError(f"{path} is empty: nothing was ever stored in it")
+        if version < newest and not older:
             raise StoreVersionError(
-                f"{path} has schema {version}, this release reads {newest}: open it once for writing to migrate it"
+                f"{path} has schema {version}, this release reads {newest}: run `answerback store migrate`, or open it once for writing"
             )
         return connection
 

@@ -119,6 +119,18 @@ def sessions_at_rest(connection: sqlite3.Connection, *, before: int) -> list[str
     return [row[0] for row in connection.execute(sql, {"before": before})]
 
 
+def prunable_bytes(connection: sqlite3.Connection, *, before: int) -> int:
+    """Return how many bytes of payload `forget_payloads` would find."""
+    names = f"SELECT session_id FROM sessions WHERE {_AT_REST}"  # noqa: S608 - constant text
+    calls = "SELECT coalesce(sum(length(arguments) + coalesce(length(outcome), 0)), 0) FROM calls"
+    inputs = "SELECT coalesce(sum(length(element)), 0) FROM inputs"
+    found = [
+        connection.execute(f"{sql} WHERE session_id IN ({names})", {"before": before}).fetchone()[0]
+        for sql in (calls, inputs)
+    ]
+    return sum(found)
+
+
 def forget_payloads(connection: sqlite3.Connection, sessions: Sequence[str], *, before: int) -> Pruned:
     """Forget payloads of these sessions, at most CALLS_AT_ONCE of them; nothing is counted when none is left."""
     with _transaction(connection):
@@ -154,7 +166,7 @@ def delete_rows(connection: sqlite3.Connection, sessions: Sequence[str], *, befo
             return Pruned(calls=calls)
         connection.execute(f"DELETE FROM inputs WHERE session_id IN ({marks})", still)  # noqa: S608
         gone = connection.execute(
-            f"DELETE FROM sessions WHERE session_id IN ({marks}) AND (key IS NULL OR state != 'open')",  # noqa: S608
+            f"DELETE FROM sessions WHERE session_id IN ({marks}) AND (key IS NULL OR state IN ('failed', 'gone'))",  # noqa: S608
             still,
         ).rowcount
         return Pruned(calls=calls, sessions=gone)
