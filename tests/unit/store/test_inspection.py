@@ -10,7 +10,7 @@ import pytest
 
 from answerback.errors import StoreUnavailableError, StoreVersionError
 from answerback.model import CallKey, CallState, SessionRecord
-from answerback.store.base import DecideApproval, PutApproval, PutCheckpoint, PutSession, PutSubstitute
+from answerback.store.base import DecideApproval, PutApproval, PutCheckpoint, PutSession, PutSubstitute, Write
 from answerback.store.conformance.builders import KEY, finished, moved, observed, started
 from answerback.store.inspection import back_up, check, inspect
 from answerback.store.retention import DAY
@@ -55,7 +55,12 @@ async def test_what_a_pruning_would_give_back_is_told(path: Path) -> None:
     async with SQLiteStore(path) as store:
         acked = moved(CallState.ACKED, source=CallState.FINISHED, key=key)
         old = SessionRecord(local_id="o", session_id="old")
-        life = [observed(key, arguments=b"a" * 1_000), started(key), finished(key, outcome=b"b" * 500), acked]
+        life: list[Write] = [
+            observed(key, arguments=b"a" * 1_000),
+            started(key),
+            finished(key, outcome=b"b" * 500),
+            acked,
+        ]
         await store.write(PutSession(old), *life).committed()
     now = 100 * int(DAY) * 1_000_000
     assert inspect(path, now=now).prunable_bytes == 1_500
