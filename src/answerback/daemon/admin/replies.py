@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 from typing import Any, cast
 
 import msgspec
@@ -48,10 +49,11 @@ async def read_object(request: Request) -> dict[str, Any]:
     """
     content = bytearray()
     try:
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > BODY_LIMIT:
-                raise BodyError(f"the body has more than {BODY_LIMIT} bytes", status=413)
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                content += chunk
+                if len(content) > BODY_LIMIT:
+                    raise BodyError(f"the body has more than {BODY_LIMIT} bytes", status=413)
     except ClientDisconnect:
         raise BodyError("the body was cut short", status=400) from None
     if not content:
