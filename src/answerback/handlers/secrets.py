@@ -117,8 +117,7 @@ def _fields(annotation: Any, seen: set[int]) -> list[Any]:
 def _write_only(schema: Any, root: Mapping[str, Any], seen: set[str]) -> bool:
     """Look for `writeOnly: true`, JSON Schema's own word for a value that is taken and never given back."""
     if isinstance(schema, list):
-        choices: list[Any] = schema
-        return any(_write_only(one, root, seen) for one in choices)
+        return any(_write_only(one, root, seen) for one in cast("list[object]", schema))
     if not isinstance(schema, dict):
         return False
     members = cast("dict[str, Any]", schema)
