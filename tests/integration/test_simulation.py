@@ -77,13 +77,13 @@ async def on_disk(seed: int, path: Path) -> None:
     check(await simulate_on_disk(plan, str(path)), expected)
 
 
-@pytest.mark.parametrize("seed", [3, 8])
+@pytest.mark.parametrize("seed", [8, 9])
 async def test_a_schedule_of_faults_and_restarts_changes_no_answer_on_disk(seed: int, tmp_path: Path) -> None:
     await on_disk(seed, tmp_path / "calls.db")
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(9, 21))
+@pytest.mark.parametrize("seed", range(10, 21))
 async def test_many_more_schedules_change_no_answer_on_disk(seed: int, tmp_path: Path) -> None:
     await on_disk(seed, tmp_path / "calls.db")
 

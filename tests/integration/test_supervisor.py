@@ -395,7 +395,7 @@ async def test_an_exception_in_an_actor_that_is_being_stopped_spoils_no_ending(
         for gate in work.gates.values():
             gate.set()
         await work.stage.answered("c_one", "c_two")
-    assert asked[0] == "sess_1"
+    assert "sess_1" in asked
 
 
 async def test_expected_trouble_is_no_crash() -> None:
