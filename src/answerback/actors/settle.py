@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from answerback.model import CallRecord, CallState
+from answerback.wire.decoding import decode_record
 from answerback.wire.records import Item
 
 
@@ -29,5 +30,10 @@ def _same(record: CallRecord, item: Item) -> bool:
     """Compare by value: items are the server's own encoding, and a failed result's output is shown as null."""
     sent: dict[str, Any] = msgspec.json.decode(record.payload or b"{}")
     if not sent.get("success"):
-        return item.error == sent.get("error")
-    return item.error is None and msgspec.json.decode(item.output) == sent.get("output")
+        return bool(item.error == sent.get("error"))
+    try:
+        shown: object = decode_record(bytes(item.output), object)
+    except msgspec.MsgspecError:
+        # Something no client of ours could have sent.
+        return False
+    return bool(item.error is None and shown == sent.get("output"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -59,7 +60,7 @@ def observed(call_id: str) -> InsertCall:
 
 def moves(call_id: str, incarnation: int) -> list[UpdateCall]:
     """Return everything a call that was answered went through."""
-    started = {
+    started: dict[str, Any] = {
         "attempt": 1,
         "token": f"token-{call_id}",
         "incarnation": incarnation,
@@ -67,8 +68,8 @@ def moves(call_id: str, incarnation: int) -> list[UpdateCall]:
         "deadline": T0 + 600_000_000,
         "handler_version": "0123456789abcdef",
     }
-    finished = {"outcome": element(call_id), "outcome_kind": "ok", "finished_at": T0 + 2}
-    submitted = {"submit_status": "accepted", "submitted_at": T0 + 3}
+    finished: dict[str, Any] = {"outcome": element(call_id), "outcome_kind": "ok", "finished_at": T0 + 2}
+    submitted: dict[str, Any] = {"submit_status": "accepted", "submitted_at": T0 + 3}
     return [
         UpdateCall(key=key(call_id), sources=(source,), target=target, at=T0 + step, changes=changes)
         for step, (source, target, changes) in enumerate(
