@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from answerback import __version__
 from answerback.actors.status import RuntimeStatus
 from answerback.daemon.heartbeat import Heartbeat
 from answerback.daemon.metrics import Figures
@@ -86,7 +86,7 @@ class Condition:
         status = self._status()
         facts: dict[str, Any] = {
             "status": "draining" if self.draining else "running" if status is not None else "ended",
-            "version": __version__,
+            "version": version("answerback"),
             "pid": os.getpid(),
             "since": self._since,
             "app": self._app,

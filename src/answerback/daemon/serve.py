@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ import anyio.to_thread
 import msgspec
 from openai import OpenAIError
 
-from answerback import __version__
 from answerback.actors.kernel import DrainReport
 from answerback.app import App
 from answerback.daemon.address import DaemonAddress, host_name, new_token, publish, withdraw
@@ -215,7 +215,7 @@ class Daemon:
             pid=os.getpid(),
             host=host_name(),
             since=_now(),
-            version=__version__,
+            version=version("answerback"),
             app=self._options.spec,
         )
         await anyio.to_thread.run_sync(publish, self.path, address)

@@ -17,7 +17,7 @@ from answerback.daemon.settings import app_argument, daemon_options, is_given
 
 if TYPE_CHECKING:
     from answerback.daemon.address import DaemonAddress
-    from answerback.daemon.serve import Ended
+    from answerback.daemon.serve import Daemon, Ended
 
 
 @click.command("up")
@@ -58,7 +58,6 @@ def command(
 
     from answerback.daemon.apps import load_app
     from answerback.daemon.logs import configure
-    from answerback.daemon.reload import leave, start_again
     from answerback.daemon.serve import Daemon, Options
 
     configure(level=log_level, style=log_format)
@@ -81,6 +80,13 @@ def command(
         if not daemon.serving:
             raise
         _failed(error)
+    _leave(daemon, ended, as_json)
+
+
+def _leave(daemon: Daemon, ended: Ended, as_json: bool) -> NoReturn:
+    """End the process, or start the new code in its place."""
+    from answerback.daemon.reload import leave, start_again
+
     if ended.reload:
         if as_json:
             print_json_line({"reloading": {"pid": os.getpid()}})
