@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -54,9 +55,21 @@ def test_help_of_a_command_needs_neither_openai_nor_pydantic(name: str) -> None:
     assert not _loaded_by(name, "--help") & {"openai", "pydantic"}
 
 
-def test_every_command_tells_an_example_and_offers_json(capsys: pytest.CaptureFixture[str]) -> None:
+def _leaves(capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
+    """Yield every command that does something itself, a group's own commands in its place."""
     for name in _present():
-        code, out, _ = _run(capsys, name, "--help")
+        _, out, _ = _run(capsys, name, "--help")
+        inner = [
+            line.split()[0]
+            for line in out.partition("\nCommands:\n")[2].splitlines()
+            if line.startswith("  ") and line[2:3].strip()
+        ]
+        yield from (f"{name} {one}" for one in inner) if inner else [name]
+
+
+def test_every_command_tells_an_example_and_offers_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in _leaves(capsys):
+        code, out, _ = _run(capsys, *name.split(), "--help")
         assert code == 0
         assert "Example" in out, name
         assert f"answerback {name}" in out, name
