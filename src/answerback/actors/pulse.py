@@ -19,6 +19,10 @@ from answerback.actors.settings import ActorSettings
 FIRST_PAUSE = 0.5
 """Seconds between the first reads of a session that is at work and has no stream."""
 
+ROUNDING = 0.001
+BREATH = 0.05
+"""Seconds in which an actor reads what waits in its mailbox."""
+
 
 class Pulse:
     """The clock of one session's actor.
@@ -90,9 +94,13 @@ class Pulse:
     async def passivate(self) -> None:
         """Wait until the session was quiet for long enough, then let it be passivated."""
         while True:
-            due = self._live.moved_at + self._settings.passivate_after
-            if anyio.current_time() < due:
-                await anyio.sleep_until(due)
+            left = self._live.moved_at + self._settings.passivate_after - anyio.current_time()
+            # A timer may fire a rounding error before its time.
+            if left > ROUNDING:
+                await anyio.sleep(left)
+            elif len(self._live.mailbox):
+                # What it says may be news; it is read at once.
+                await anyio.sleep(BREATH)
             elif self._live.quiet:
                 self._passivate(self._live)
                 return

@@ -130,6 +130,7 @@ class StreamFollower:
         self._frame_at = anyio.current_time()
         while True:
             await anyio.sleep_until(self._frame_at + self._idle_timeout)
-            if anyio.current_time() - self._frame_at >= self._idle_timeout:
+            # A timer may fire a rounding error before its time.
+            if anyio.current_time() - self._frame_at >= self._idle_timeout - 0.001:
                 self._frame_at = anyio.current_time()
                 self._mailbox.tell(StreamSilent())
