@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
-from answerback import CallState, Handlers
+from answerback import CallState, Handlers, Runtime
 from answerback.store.memory import MemoryStore
+from answerback.testing import Fault, LogEntry, Script, rule, run_harness, say
+from answerback.testing import call as scripted_call
 from integration.rig import answering, rows, until_taken
-from wire_player import Close, Fault, PlayedSession, Snapshot, call
+from integration.virtual_time import run_virtual
+from wire_player import Close, PlayedSession, Snapshot, call
+from wire_player import Fault as Refusal
 
 
 def invoicing() -> tuple[Handlers, list[int]]:
@@ -26,21 +31,21 @@ def invoicing() -> tuple[Handlers, list[int]]:
     return handlers, issued
 
 
-def unknown(call_id: str) -> Fault:
+def unknown(call_id: str) -> Refusal:
     message = f"Unknown pending tool call: {call_id}"
-    return Fault(status=400, body={"error": {"code": "invalid_request_error", "message": message}})
+    return Refusal(status=400, body={"error": {"code": "invalid_request_error", "message": message}})
 
 
 REFUSALS = {
-    "503": [Fault(status=503)],
-    "500 and a connection cut": [Fault(status=500), Fault(close=True)],
-    "408": [Fault(status=408)],
-    "429 without a time": [Fault(status=429)],
+    "503": [Refusal(status=503)],
+    "500 and a connection cut": [Refusal(status=500), Refusal(close=True)],
+    "408": [Refusal(status=408)],
+    "429 without a time": [Refusal(status=429)],
 }
 
 
 @pytest.mark.parametrize("faults", REFUSALS.values(), ids=REFUSALS.keys())
-async def test_a_result_without_a_clear_answer_is_resent_with_the_same_bytes_and_key(faults: list[Fault]) -> None:
+async def test_a_result_without_a_clear_answer_is_resent_with_the_same_bytes_and_key(faults: list[Refusal]) -> None:
     handlers, issued = invoicing()
     session = PlayedSession(
         pending=[call("c_a", "issue", {"cents": 1250})],
@@ -57,8 +62,8 @@ async def test_a_result_without_a_clear_answer_is_resent_with_the_same_bytes_and
     assert sent[0].key
 
 
-@pytest.mark.parametrize("told", [Fault(status=503, apply=True), Fault(close=True, apply=True)], ids=["503", "cut"])
-async def test_a_result_taken_without_a_word_ends_as_acknowledged_and_is_never_changed(told: Fault) -> None:
+@pytest.mark.parametrize("told", [Refusal(status=503, apply=True), Refusal(close=True, apply=True)], ids=["503", "cut"])
+async def test_a_result_taken_without_a_word_ends_as_acknowledged_and_is_never_changed(told: Refusal) -> None:
     handlers, issued = invoicing()
     session = PlayedSession(pending=[call("c_a", "issue", {"cents": 1250})], faults={"c_a": [told]})
     store = MemoryStore()
@@ -76,7 +81,7 @@ async def test_a_result_refused_while_the_stream_reconnects_is_not_computed_agai
     session = PlayedSession(
         pending=[call("c_a", "issue", {"cents": 7}), call("c_b", "issue", {"cents": 8})],
         streams=[[Snapshot(), Close()], [Snapshot(), Close()], [Snapshot(), Snapshot()]],
-        faults={"c_a": [Fault(), Fault()]},
+        faults={"c_a": [Refusal(), Refusal()]},
     )
     store = MemoryStore()
     async with answering(session, handlers, store=store) as stage:
@@ -130,7 +135,7 @@ async def test_one_early_call_of_a_batch_does_not_hold_back_its_siblings() -> No
 async def test_a_throttled_result_waits_as_long_as_it_was_told(headers: dict[str, str]) -> None:
     handlers, issued = invoicing()
     session = PlayedSession(
-        pending=[call("c_a", "issue", {"cents": 1})], faults={"c_a": [Fault(status=429, headers=headers)]}
+        pending=[call("c_a", "issue", {"cents": 1})], faults={"c_a": [Refusal(status=429, headers=headers)]}
     )
     async with answering(session, handlers) as stage:
         await stage.answered("c_a")
@@ -144,7 +149,7 @@ async def test_a_throttled_result_does_not_hold_back_one_that_is_ready_later() -
     handlers, issued = invoicing()
     session = PlayedSession(
         pending=[call("c_a", "issue", {"cents": 1})],
-        faults={"c_a": [Fault(status=429, headers={"retry-after": "2"})]},
+        faults={"c_a": [Refusal(status=429, headers={"retry-after": "2"})]},
     )
     async with answering(session, handlers) as stage:
         await stage.posted("c_a", 1)
@@ -160,7 +165,7 @@ async def test_a_definite_refusal_of_one_result_is_answered_by_one_stored_substi
     handlers, issued = invoicing()
     too_large: dict[str, Any] = {"error": {"code": "string_above_max_length", "message": "too long"}}
     session = PlayedSession(
-        pending=[call("c_a", "issue", {"cents": 5})], faults={"c_a": [Fault(status=400, body=too_large)]}
+        pending=[call("c_a", "issue", {"cents": 5})], faults={"c_a": [Refusal(status=400, body=too_large)]}
     )
     store = MemoryStore()
     async with answering(session, handlers, store=store) as stage:
@@ -173,3 +178,43 @@ async def test_a_definite_refusal_of_one_result_is_answered_by_one_stored_substi
     record = (await rows(store))["c_a"]
     assert record.outcome == first.raw
     assert record.substitute == second.raw
+
+
+THROTTLED = Fault(on="post", do={"status": 429, "headers": {"retry-after": "121"}})
+"""Longer than the official client would wait by itself (120 s): it gives up there, we do not."""
+
+
+def throttled_run(backend: str, *, restart: bool) -> tuple[list[LogEntry], list[int]]:
+    """Answer one call whose first POST is throttled, in virtual time; return the POSTs and what was issued."""
+    handlers, issued = invoicing()
+    script = Script(rule(scripted_call("issue", cents=9), say("done")))
+
+    async def main() -> list[LogEntry]:
+        store = MemoryStore()
+        async with run_harness(script, faults=[THROTTLED]) as harness:
+            if restart:
+                async with Runtime(harness.client, handlers=handlers, store=store, submit_grace=0.0) as runtime:
+                    await runtime.open("k", agent={"model": "scripted"}, input="go")
+                    await anyio.sleep(60)
+            async with Runtime(harness.client, handlers=handlers, store=store) as runtime:
+                session = await runtime.open("k", agent={"model": "scripted"}, input="go")
+                assert (await session.wait()).output_text == "done"
+            return [entry for entry in harness.log if entry.kind == "tool_result"]
+
+    return run_virtual(main, backend), issued
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_wait_longer_than_the_official_client_takes_is_waited_out_and_no_longer(backend: str) -> None:
+    (first, second), issued = throttled_run(backend, restart=False)
+    assert (first.status, second.status) == (429, 202)
+    assert 121 <= second.t - first.t < 123
+    assert issued == [9]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_throttled_result_is_kept_over_a_restart(backend: str) -> None:
+    posts, issued = throttled_run(backend, restart=True)
+    assert [post.status for post in posts] == [429, 202]
+    assert len({(post.body, post.idempotency_key) for post in posts}) == 1
+    assert issued == [9]

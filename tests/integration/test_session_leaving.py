@@ -238,18 +238,20 @@ async def test_native_cancels_end_the_block_in_order_however_many_come(cancels: 
     assert record.state in ({CallState.ACKED, CallState.SUBMITTED} if cancels == 1 else {CallState.INDETERMINATE})
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_block_may_be_entered_and_left_in_different_tasks() -> None:
+    """As fixtures of test frameworks do, which run their two halves in tasks of their own."""
     worker = Worker()
     worker.gate.set()
     session = PlayedSession(pending=[call("c_a", "work")])
     with anyio.fail_after(PATIENCE):
         async with play(session) as player, player.client() as client:
             runtime = Runtime(client, handlers=worker.handlers, store=MemoryStore())
-            await asyncio.create_task(runtime.__aenter__())
+            async with anyio.create_task_group() as group:
+                group.start_soon(runtime.__aenter__)
             await runtime.attach("sess_1")
             await player.until(lambda: bool(player.results(status=202)))
-            await asyncio.create_task(runtime.__aexit__(None, None, None))
+            async with anyio.create_task_group() as group:
+                group.start_soon(runtime.__aexit__, None, None, None)
     assert worker.ran == ["work"]
 
 
