@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from answerback.errors import StoreUnavailableError
+from answerback.errors import StoreUnavailableError, StoreVersionError
 from answerback.store import retention
 from answerback.store.checks import Problem, problems
 from answerback.store.lock import lock_owner
@@ -70,9 +70,10 @@ def inspect(path: Path, *, now: int | None = None) -> StoreFacts:
     owner = lock_owner(path)
     with closing(open_reader(path, older=True)) as connection, explained(path, was_store=True):
         connection.execute("BEGIN")
-        store_id, incarnation, complete, created_at = connection.execute(
-            "SELECT store_id, incarnation, complete, created_at FROM meta"
-        ).fetchone()
+        signature = connection.execute("SELECT store_id, incarnation, complete, created_at FROM meta").fetchone()
+        if signature is None:
+            raise StoreVersionError(f"{path} is empty: nothing was ever stored in it")
+        store_id, incarnation, complete, created_at = signature
         return StoreFacts(
             path=str(path.absolute()),
             schema=_pragma(connection, "user_version"),

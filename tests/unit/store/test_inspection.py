@@ -144,6 +144,19 @@ async def test_a_copy_never_overwrites_and_leaves_nothing_half_made(path: Path, 
         back_up(path, tmp_path / "nowhere" / "copy.db")
 
 
+async def test_a_store_whose_process_died_before_it_signed_is_empty_and_not_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "calls.db"
+    async with SQLiteStore(path):
+        pass
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.execute("DELETE FROM meta")
+    assert check(path) == []
+    with pytest.raises(StoreVersionError, match="nothing was ever stored"):
+        inspect(path)
+    async with SQLiteStore(path) as store:
+        assert store.info.incarnation > 1
+
+
 def test_an_empty_file_and_a_missing_one_are_no_stores(tmp_path: Path) -> None:
     empty = tmp_path / "empty.db"
     empty.touch()
