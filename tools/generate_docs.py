@@ -113,6 +113,14 @@ def states() -> str:
     return table(("state", "", "meaning"), rows)
 
 
+def help_of(*words: str) -> str:
+    """Return what one command says of itself."""
+    from answerback.daemon.cli import program
+
+    shown = CliRunner().invoke(program, [*words, "--help"], prog_name="answerback", terminal_width=100)
+    return f"```text\n{shown.output.strip()}\n```\n"
+
+
 def commands() -> str:
     """The help of every command."""
     from answerback.daemon.cli import COMMANDS, program
@@ -122,8 +130,9 @@ def commands() -> str:
         command = program.get_command(click.Context(program), name)
         if command is None:
             continue
-        shown = CliRunner().invoke(program, [name, "--help"], prog_name="answerback", terminal_width=100)
-        parts.append(f"## {name}\n\n```text\n{shown.output.strip()}\n```\n")
+        parts.append(f"## {name}\n\n{help_of(name)}")
+        if isinstance(command, click.Group):
+            parts += [f"### {name} {inner}\n\n{help_of(name, inner)}" for inner in sorted(command.commands)]
     return "\n".join(parts)
 
 

@@ -137,7 +137,7 @@ def test_a_store_in_use_is_told_about_checked_and_copied_but_not_pruned(store: R
         store("backup", str(tmp_path / "copy.db"))
         refused = store("prune", code=3)
     assert f"pid {pid}" in refused
-    assert "runtime.store.prune()" in refused
+    assert "store.prune()" in refused
     assert refused.count("\n") == 1
 
 

@@ -209,7 +209,7 @@ def prune(path: Path, payloads: float, rows: float, as_json: bool) -> None:
     if rows < payloads:
         raise click.UsageError("--rows-after is not less than --payloads-after.")
     inspect(path)
-    _free(path, "with `await runtime.store.prune()`")
+    _free(path, "with `await store.prune()`")
     taken = anyio.run(_prune, path, payloads * DAY, rows * DAY)
     if as_json:
         print_json({name: getattr(taken, name) for name in taken.__struct_fields__})
