@@ -20,6 +20,7 @@ import anyio.lowlevel
 from answerback import StoreLockedError
 from common.desk import Desk, View
 from common.setting import open_desk
+from common.sketch import THINKING
 
 PLACE = "terminal:{name}"
 
@@ -51,8 +52,8 @@ class Screen:
             print(view.text, flush=True)
             return
         line = view.text.splitlines()[-1]
-        # Text that is still being written would be printed over and over; notes of handlers are short.
-        if line != self._line and len(line) < 80 and line != "…":
+        # What is still being written would be printed over and over; what handlers say is short.
+        if line not in {self._line, THINKING} and not view.writing:
             print(f"  · {line}", flush=True)
             self._line = line
         for question in view.questions:

@@ -35,7 +35,13 @@ def _shown_program(
     assert command[:3] == ["uv", "run", "python"]
     program = [sys.executable, str(ROOT / command[3]), *command[4:]]
     with subprocess.Popen(
-        program, cwd=folder, env=api.environment, stdin=stdin, stdout=subprocess.PIPE, text=True
+        # A slower shop, so that every line of progress is seen on a busy machine too.
+        program,
+        cwd=folder,
+        env={**api.environment, "SHOP_SECONDS": "2"},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as one:
         try:
             yield one

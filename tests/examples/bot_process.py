@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -31,11 +32,17 @@ class Bot:
         self._process.kill()
         self._process.wait(PATIENCE)
 
+    def failed(self) -> str:
+        """Wait until it has ended by itself and badly; return what it said."""
+        _, said = self._process.communicate(timeout=PATIENCE)
+        assert self._process.returncode == 1, said
+        return said
+
     def stop(self, ends: int) -> None:
         """Ask it to stop, and see that it ends as it should."""
         self._process.terminate()
         _, said = self._process.communicate(timeout=PATIENCE)
-        assert (self._process.returncode, "Traceback" in said) == (ends, False), said
+        assert self._process.returncode == ends, said
 
 
 @contextmanager
@@ -50,6 +57,17 @@ def bot(name: str, folder: Path, api: LocalApi, environment: Mapping[str, str], 
                 running.stop(ends)
         finally:
             process.kill()
+
+
+@contextmanager
+def locked(database: Path) -> Generator[None]:
+    """Keep everybody else from writing to a bot's file for the length of a block, as a full disk would."""
+    connection = sqlite3.connect(database, isolation_level=None)
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+    finally:
+        connection.close()
 
 
 def turns(api: LocalApi) -> int:

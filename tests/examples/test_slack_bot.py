@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from example_run import LocalApi, local_api
-from examples.bot_process import SCRIPT, Bot, bot, refunds, turns
+from examples.bot_process import SCRIPT, Bot, bot, locked, refunds, turns
 from examples.fake_platform import Answer, serving
 from examples.fake_slack import LONGEST, SECRET, TOKEN, FakeSlack
 
@@ -41,6 +41,15 @@ def test_an_event_delivered_again_is_answered_once_in_its_thread_also_after_a_re
         assert turns(api) == 2
         assert len(api.sessions()) == 1
     assert slack.threads == ["100.1", "100.1"]
+
+
+def test_an_event_that_could_not_be_kept_is_not_acknowledged_so_that_slack_sends_it_again(tmp_path: Path) -> None:
+    with workspace() as (slack, api), slack_bot(tmp_path, slack, api):
+        with locked(tmp_path / "slack-inbox.db"):
+            assert slack.mention("hello") == 500
+        assert slack.mention("hello") == 200
+        slack.until_shown("You said: hello")
+        assert turns(api) == 1
 
 
 def test_threads_are_sessions_of_their_own_and_what_is_not_for_the_bot_is_left_alone(tmp_path: Path) -> None:

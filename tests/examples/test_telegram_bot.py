@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from example_run import LocalApi, local_api
-from examples.bot_process import SCRIPT, Bot, bot, refunds, turns
+from examples.bot_process import SCRIPT, Bot, bot, locked, refunds, turns
 from examples.fake_platform import Answer, serving
 from examples.fake_telegram import LONGEST, TOKEN, FakeTelegram
 
@@ -37,9 +37,14 @@ def test_an_update_delivered_again_is_answered_once_also_after_a_restart(tmp_pat
             telegram.say("hello")
             telegram.say("and again", update=2)
             telegram.say("from elsewhere", update=3, chat=6)
-            telegram.until(lambda: len(telegram.messages) == 3 and all("You" in one.text for one in telegram.messages))
+            telegram.until(
+                lambda: (
+                    {one.text for one in telegram.messages[1:]} >= {"You said: and again", "You said: from elsewhere"}
+                )
+            )
         assert turns(api) == 3
         assert len(api.sessions()) == 2
+    assert len(telegram.messages) == 3
 
 
 def test_what_arrived_while_the_bot_was_away_and_what_a_killed_one_had_in_work_is_answered(tmp_path: Path) -> None:
@@ -54,6 +59,17 @@ def test_what_arrived_while_the_bot_was_away_and_what_a_killed_one_had_in_work_i
             telegram.until_shown("You said: hello", 1)
             assert turns(api) == 2
     assert len(telegram.messages) == 2
+
+
+def test_an_update_that_could_not_be_kept_is_not_confirmed_so_that_telegram_sends_it_again(tmp_path: Path) -> None:
+    with chats() as (telegram, api):
+        with telegram_bot(tmp_path, telegram, api) as running, locked(tmp_path / "telegram-inbox.db"):
+            telegram.say("hello")
+            assert "OperationalError" in running.failed()
+        with telegram_bot(tmp_path, telegram, api):
+            telegram.until_shown("You said: hello")
+            telegram.until_confirmed()
+            assert turns(api) == 1
 
 
 def test_a_refund_waits_for_a_button_is_kept_across_a_kill_and_is_paid_once(tmp_path: Path) -> None:

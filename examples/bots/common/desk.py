@@ -59,6 +59,8 @@ class View:
     questions: tuple[Question, ...] = ()
     final: bool = False
     """Whether it is a part of the answer, not of the way there."""
+    writing: bool = False
+    """Whether it is the answer as far as it is written."""
 
 
 class Busy(Exception):  # noqa: N818 - it is no error: it says "later"
@@ -272,7 +274,7 @@ class Desk:
         while True:
             questions = [_question(call) for call in await session.pending_approvals()]
             text = sketch.text(self._platform.limit, size=self._platform.size)
-            view = View(text, tuple(questions[:QUESTIONS_SHOWN]))
+            view = View(text, tuple(questions[:QUESTIONS_SHOWN]), writing=sketch.writing)
             pause = self._platform.pace
             if view != shown:
                 try:

@@ -19,6 +19,11 @@ class Sketch:
         self._notes: dict[str, str] = {}
         self._written = ""
 
+    @property
+    def writing(self) -> bool:
+        """Whether some of the answer is written."""
+        return bool(self._written)
+
     async def follow(self, events: MemoryObjectReceiveStream[Event]) -> None:
         """Take in a session's events until they end."""
         async for event in events:
