@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn, get_args, get_origin
+from typing import Annotated, Any, NoReturn, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -82,7 +83,15 @@ def _needed(signature: Signature) -> list[str]:
 
 
 def _bare(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    """Return what can be compared of a type: without what Annotated adds anywhere in it, unions in any order."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _bare(arguments[0])
+    if origin in (Union, types.UnionType):
+        return Union, frozenset(map(_bare, arguments))
+    if isinstance(annotation, list):
+        return tuple(map(_bare, cast("list[Any]", annotation)))
+    return (origin, *map(_bare, arguments)) if arguments else annotation
 
 
 def _refuse(tool: str, parameter: str, reason: str) -> NoReturn:

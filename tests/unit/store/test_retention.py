@@ -14,7 +14,7 @@ from answerback.errors import ConfigurationError, StoreClosedError, StoreError
 from answerback.model import CallKey, CallState, InputRecord, SessionRecord
 from answerback.store.base import PutCheckpoint, PutInput, PutSession, PutSubstitute, UpdateCall, UpdateInput
 from answerback.store.conformance.builders import finished, moved, observed, started
-from answerback.store.retention import CALLS_AT_ONCE, DAY
+from answerback.store.retention import CALLS_AT_ONCE, DAY, Pruned, delete_rows, forget_payloads
 from answerback.store.sqlite import SQLiteStore
 
 SECOND = 1_000_000
@@ -77,6 +77,27 @@ async def test_a_session_at_rest_loses_its_payloads_first_and_its_rows_later(pat
         assert (gone.calls, gone.sessions) == (1, 1)
         assert await store.calls() == []
         assert await store.sessions() == []
+
+
+async def test_a_short_payload_in_a_page_that_stays_is_overwritten(path: Path) -> None:
+    short = b"canary-short"
+    key = CallKey("s", "turn_1", "c1")
+    async with SQLiteStore(path) as store:
+        acked = moved(CallState.ACKED, source=CallState.FINISHED, key=key)
+        life: list[Any] = [observed(key, arguments=short), started(key), finished(key, outcome=short), acked]
+        await store.write(session("s", days=400, request=None), *life).committed()
+        await store.write(observed(CallKey("t", "t", "stays"))).committed()
+        await store.prune(now=NOW, rows_after=1_000 * DAY)
+        assert short not in files(path)
+
+
+@pytest.mark.parametrize("step", [forget_payloads, delete_rows])
+async def test_a_session_that_wakes_up_after_it_was_listed_is_left_alone(path: Path, step: Any) -> None:
+    async with SQLiteStore(path) as store:
+        await store.write(session("s", days=400), *answered("s", days=400)).committed()
+        await store.write(observed(CallKey("s", "turn_2", "new"), observed_at=NOW)).committed()
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        assert step(raw, ["s"], before=ago(30)) == Pruned()
 
 
 async def test_everything_a_call_left_goes_with_its_payload(path: Path) -> None:
