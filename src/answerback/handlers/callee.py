@@ -90,7 +90,7 @@ def _bare(annotation: Any) -> Any:
     if origin in (Union, types.UnionType):
         return Union, frozenset(map(_bare, arguments))
     if isinstance(annotation, list):
-        return tuple(map(_bare, cast("list[Any]", annotation)))
+        return tuple(map(_bare, cast("list[object]", annotation)))
     return (origin, *map(_bare, arguments)) if arguments else annotation
 
 
