@@ -182,7 +182,8 @@ class OpenAIAgentsApi:
         except APIStatusError as error:
             raise _status_error(error) from None
         except (APIConnectionError, httpx2.HTTPError) as error:
-            raise ApiError(f"no answer from the Agents API: {type(error).__name__}", status=None) from None
+            where = f"{self._client.base_url.scheme}://{self._client.base_url.netloc.decode('ascii', 'replace')}"
+            raise ApiError(f"no answer from the Agents API at {where}: {type(error).__name__}", status=None) from None
         return response
 
 

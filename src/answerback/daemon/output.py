@@ -50,6 +50,9 @@ def payload(content: bytes | None, *, values: bool) -> Any:
     """Return bytes of a record as a person may see them: the text if asked for, else size and hash."""
     if content is None:
         return None
+    if not content:
+        # An input that travelled in the creation of its session has no element of its own.
+        return "sent with the creation"
     if values:
         return content.decode("utf-8", "replace")
     return f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()[:12]}"

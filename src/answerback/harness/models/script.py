@@ -108,6 +108,9 @@ def _step(data: Any, path: str) -> Step:
 def _read_step(kind: str, value: Any, phase: Any, path: str) -> Step | None:
     if phase is not None and kind != "say":
         return None
+    if kind == "call" and is_object(value):
+        # One call needs no list around it.
+        return Calls((_call(value, f"{path}.call"),))
     if kind == "call" and is_array(value) and value:
         return Calls(tuple(_call(one, f"{path}.call[{n}]") for n, one in enumerate(value)))
     if kind == "fail" and is_object(value):
