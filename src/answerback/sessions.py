@@ -131,10 +131,12 @@ class SessionRef:
         record = InputRecord(session_id=self.id, key=key, element=inputs.message(input), created_at=self._runtime.now())
         async with self._held() as live:
             record = _with_baseline(record, live)
-            (count,) = await self._runtime.store.write(PutInput(record)).committed()
-            if count == 1:
-                live.queue(record)
-                live.mailbox.tell(OutboxChanged())
+            receipt = self._runtime.store.write(PutInput(record))
+            # What is written is sent: a cancelled caller must not leave it behind, where its key keeps it for ever.
+            with anyio.CancelScope(shield=True):
+                if list(await receipt.committed()) == [1]:
+                    live.queue(record)
+                    live.mailbox.tell(OutboxChanged())
         return key
 
     async def run(

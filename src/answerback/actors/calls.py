@@ -36,7 +36,6 @@ logger = logging.getLogger("answerback.calls")
 
 AnyTool = Tool[..., Any]
 STARTABLE = (CallState.REQUESTED,)
-RESTARTABLE = (CallState.STARTED, CallState.INDETERMINATE)
 UNFINISHED = (CallState.STARTED, CallState.INDETERMINATE)
 
 
@@ -77,8 +76,6 @@ class CallRunner:
 
     def __repr__(self) -> str:
         return f"<CallRunner {len(self.jobs)} calls, {self._slots.borrowed_tokens} running>"
-
-    # --- what the actor asks for ----------------------------------------------------------------------------------
 
     def run(
         self,
@@ -142,8 +139,6 @@ class CallRunner:
         """Return the wall clock in microseconds."""
         return self._now()
 
-    # --- the task -------------------------------------------------------------------------------------------------
-
     def _open(self, journal: Journal, key: CallKey, notify: Callable[[CallFinished], None]) -> Job | None:
         if key in self.jobs or not self.accepting:
             return None
@@ -162,6 +157,8 @@ class CallRunner:
             # No traceback: its frames' texts may carry values of the call.
             logger.error("a call's task failed: %s", type(error).__name__, extra=log_ids(job.key))  # noqa: TRY400
             await self._answer_failed(job)
+            # Whatever decides next may fail the same way again: once a second then, not in a storm.
+            await job.until_interrupted(lambda: anyio.sleep(1.0))
         finally:
             self.jobs.pop(job.key, None)
         job.notify(CallFinished(job.key))
@@ -234,7 +231,7 @@ class CallRunner:
         now = self._now()
         receipt, record = job.journal.start(
             job.key,
-            sources=STARTABLE if before.state is CallState.REQUESTED else RESTARTABLE,
+            sources=STARTABLE if before.state is CallState.REQUESTED else UNFINISHED,
             approved=job.approved,
             effects=tool.effects,
             handler_version=tool.handler_version,
@@ -271,6 +268,9 @@ class CallRunner:
                 await self._overdue(job, tool, bound, record, execution)
                 return True
         result = execution.result if execution.done else Interrupted()
+        if isinstance(result, Interrupted) and not job.interrupted:
+            # Nobody cancelled it: the body cancelled itself, which is a way to fail.
+            result = texts.failed(RuntimeError(), tool, texts.new_ref())
         match result:
             case RetryRequest():
                 await self._pause(job, tool, record, result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from answerback.actors.backoff import Backoff
 from answerback.actors.job import Job, log_ids
@@ -154,7 +154,7 @@ class Resolver:
         ask_at = max(started + int(tool.settle * 1e6), record.next_at or 0)
         asked = 0
         while True:
-            if await self._runner.hold(job, ask_at):
+            if await self._runner.hold(job, min(ask_at, until)) or ask_at > until:
                 return Unknown()
             verdict = await self._runner.ask(tool, bound, record)
             asked += 1
@@ -175,8 +175,13 @@ def verdict_outcome(tool: Tool[..., Any] | None, verdict: Verdict[Any]) -> Outco
                 return tool.encode(verdict.output) if tool is not None else texts.encode(verdict.output)
             except OutputError as error:
                 return Outcome(kind="failed", error=f"It happened, but its result cannot be sent: {error.text}")
+            except Exception as error:  # noqa: BLE001 - the value is the author's, and so is what its parts raise
+                logger.error("a verdict's output could not be read: %s", type(error).__name__)  # noqa: TRY400
+                return Outcome(kind="failed", error="It happened, but its result cannot be sent.")
         case Failed():
-            return Outcome(kind="failed", error=verdict.error)
+            # The annotation says str; what is sent must be text whatever the hook gave.
+            text = verdict.error if isinstance(cast("object", verdict.error), str) else "It failed."
+            return Outcome(kind="failed", error=text.encode("utf-8", "replace").decode() or "It failed.")
         case _:
             return None
 

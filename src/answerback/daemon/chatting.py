@@ -13,12 +13,10 @@ import click
 
 from answerback.daemon.exits import RemoteError, StartError
 from answerback.daemon.journal import read
-from answerback.daemon.output import call_facts, print_json_line
+from answerback.daemon.output import print_json_line
 from answerback.daemon.remote import Remote, path_of
 from answerback.daemon.writing import session_of, who
 from answerback.model import CallState
-from answerback.names import find_call
-from answerback.store.reader import SQLiteReader
 
 Entry = dict[str, Any]
 PROMPT = "> "
@@ -102,6 +100,7 @@ class Chat:
         self._store = store
         self._values = values
         self._session_id = ""
+        self._asked: set[str] = set()
         self._news: queue.Queue[tuple[str, Any]] = queue.Queue()
 
     def __repr__(self) -> str:
@@ -117,8 +116,7 @@ class Chat:
         known = read(self._store, lambda reader: session_of(reader, self._name))
         if known is not None and known.session_id is not None:
             self._listen(known.session_id)
-            for call in self._waiting():
-                self._ask(call)
+            self._ask_for_approvals()
         while (line := self._screen.line()) is not None:
             if line.strip():
                 self._turn(line)
@@ -140,6 +138,8 @@ class Chat:
             created = self._daemon.post("/sessions", {"key": self._name, "text": text})
             self._listen(created["session"]["session_id"])
             self._in_background("wait", {})
+            # It may have asked for one before it was followed.
+            self._news.put(("approval", None))
         else:
             self._in_background("messages", {"text": text})
         while True:
@@ -153,7 +153,7 @@ class Chat:
                 case "delta":
                     self._screen.delta(news)
                 case "approval":
-                    self._ask(news)
+                    self._ask_for_approvals()
                 case "turn":
                     self._screen.turn(news)
                     return
@@ -189,31 +189,24 @@ class Chat:
     def _move(self, entry: Entry) -> None:
         ours = entry.get("type") == "call" and entry["session_id"] == self._session_id
         if ours and entry["state"] == CallState.WAITING_APPROVAL.value:
-            self._news.put(("approval", entry["id"]))
+            self._news.put(("approval", None))
 
-    def _ask(self, name: str) -> None:
-        """Show a call that waits, and pass on the answer of whoever sits here."""
+    def _ask_for_approvals(self) -> None:
+        """Show the calls that wait and were not shown yet, and pass on the answers of whoever sits here."""
+        query = "?values=1" if self._values else ""
+        waiting: list[Entry] = self._daemon.get(path_of("sessions", self._session_id, "approvals") + query)["calls"]
+        for call in waiting:
+            if call["hash"] in self._asked:
+                continue
+            self._asked.add(call["hash"])
+            self._screen.approval(call, values=self._values)
+            if self._screen.interactive:
+                self._decide(call)
 
-        async def found(reader: SQLiteReader) -> Entry:
-            call = await find_call(reader, name)
-            return call_facts(call, short=call.public_id[: len(name)], values=self._values)
-
-        call = read(self._store, found)
-        self._screen.approval(call, values=self._values)
-        if not self._screen.interactive:
-            return
+    def _decide(self, call: Entry) -> None:
         verb = "approve" if click.confirm("[approve?]", default=False) else "reject"
         try:
             self._daemon.post(path_of("calls", call["hash"], verb), {"by": who()})
         except RemoteError as error:
             # Somebody else was faster; what they said counts.
             self._screen.note(str(error))
-
-    def _waiting(self) -> list[str]:
-        """Return the calls that wait for an approval already."""
-
-        async def found(reader: SQLiteReader) -> list[str]:
-            calls = await reader.calls(session_id=self._session_id, states=[CallState.WAITING_APPROVAL])
-            return [call.public_id[:12] for call in reversed(calls)]
-
-        return read(self._store, found)

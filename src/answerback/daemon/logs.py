@@ -61,11 +61,17 @@ ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 class QuietFilter(logging.Filter):
-    """Lets talkative packages speak from WARNING on."""
+    """Lets talkative packages speak from WARNING on, in their own words only.
+
+    asyncio quotes tasks with the exceptions they ended in, on the lines below the first and in the arguments.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is written."""
-        return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in TALKATIVE
+        if record.name.partition(".")[0] not in TALKATIVE:
+            return True
+        record.msg, record.args = str(record.msg).partition("\n")[0], None
+        return record.levelno >= logging.WARNING
 
 
 def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None = None) -> logging.Handler:

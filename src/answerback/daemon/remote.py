@@ -97,12 +97,17 @@ def daemon_of(store: Path) -> Remote:
         StartError: no process has it.
     """
     address = find_daemon(store)
-    if address is not None:
-        return Remote(address)
+    if address is None:
+        raise missing_daemon(store)
+    return Remote(address)
+
+
+def missing_daemon(store: Path) -> StartError | StoreLockedError:
+    """Return the error for a store without a daemon: nobody has it, or a process that cannot be asked."""
     owner = lock_owner(store)
     if owner is not None:
-        raise locked(store, owner, "use its Runtime")
-    raise StartError(f"no daemon runs for {store}; start one with `answerback up APP --db {store}`")
+        return locked(store, owner, "use its Runtime")
+    return StartError(f"no daemon runs for {store}; start one with `answerback up APP --db {store}`")
 
 
 def locked(store: Path, owner: dict[str, Any], instead: str) -> StoreLockedError:

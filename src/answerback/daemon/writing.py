@@ -52,12 +52,12 @@ def change_call(
         call = await find_call(reader, name)
         return call.public_id, (await short_ids(reader, [call]))[0]
 
+    # The daemon first: it knows calls whose rows are not on disk yet, and what a person was just told of.
+    answer = ask_daemon(path, path_of("calls", name, verb), body)
+    if answer is not None:
+        facts: dict[str, Any] = answer["call"]
+        return facts
     full, short = read(path, named)
-    address = find_daemon(path)
-    if address is not None:
-        with Remote(address) as daemon:
-            facts: dict[str, Any] = daemon.post(path_of("calls", full, verb), body)["call"]
-            return facts
     owner = lock_owner(path)
     if owner is not None:
         raise locked(path, owner, instead(short))
@@ -71,12 +71,11 @@ def change_call(
 
 def change_session(path: Path, name: str, verb: str, *, target: str) -> dict[str, Any]:
     """Pause or resume a session and return its facts; errors as in `change_call`, and SessionError for a name."""
+    answer = ask_daemon(path, path_of("sessions", name, verb))
+    if answer is not None:
+        facts: dict[str, Any] = answer["session"]
+        return facts
     session = find_session(path, name)
-    address = find_daemon(path)
-    if address is not None:
-        with Remote(address) as daemon:
-            facts: dict[str, Any] = daemon.post(path_of("sessions", session.session_id or "", verb))["session"]
-            return facts
     owner = lock_owner(path)
     if owner is not None:
         raise locked(path, owner, f"with runtime.{verb}({session.session_id!r})")
@@ -86,6 +85,20 @@ def change_session(path: Path, name: str, verb: str, *, target: str) -> dict[str
             return session_facts(await _set_state(store, session, target))
 
     return anyio.run(write)
+
+
+def ask_daemon(path: Path, route: str, body: dict[str, Any] | None = None) -> Any:
+    """Return what the daemon of a store answers, or None where there is no daemon.
+
+    Raises:
+        RemoteError: the daemon said no.
+        StartError: it does not answer.
+    """
+    address = find_daemon(path)
+    if address is None:
+        return None
+    with Remote(address) as daemon:
+        return daemon.post(route, body)
 
 
 def find_session(path: Path, name: str) -> SessionRecord:

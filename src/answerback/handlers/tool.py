@@ -22,6 +22,8 @@ from typing import (
     overload,
 )
 
+import anyio
+
 from answerback.errors import ToolDefinitionError
 from answerback.handlers import outcome, strict
 from answerback.handlers.arguments import Binder, BoundArguments, ModelBinder, SchemaBinder, decode
@@ -44,6 +46,9 @@ Hook: TypeAlias = Callable[P, Verdict[V] | Awaitable[Verdict[V]]]
 Api: TypeAlias = Literal["agents", "responses"]
 
 logger = logging.getLogger("answerback.handlers.tool")
+
+PREDICATE_TIMEOUT = 10.0
+"""Seconds an async `is_enabled` or `needs_approval` may take: a call must not wait for it without end."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -277,25 +282,27 @@ class Tool(Generic[P, R_co]):
         return found
 
     async def enabled(self) -> bool:
-        """Whether the model may use it now. An `is_enabled` function that raises counts as no, and is logged."""
+        """Whether the model may use it now. An `is_enabled` function that raises or hangs counts as no."""
         asked = self.is_enabled
         if isinstance(asked, bool):
             return asked
         try:
-            answer = asked()
-            return bool(await answer if inspect.isawaitable(answer) else answer)
+            with anyio.fail_after(PREDICATE_TIMEOUT):
+                answer = asked()
+                return bool(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:  # noqa: BLE001 - the author's function; its text may hold values
             logger.error("is_enabled raised %s; the tool is off", type(error).__name__, extra={"tool": self.name})  # noqa: TRY400
             return False
 
     async def wants_approval(self, context: ToolContext[Any], bound: BoundArguments) -> bool:
-        """Whether a person must say yes to this call. A `needs_approval` function that raises counts as yes."""
+        """Whether a person must say yes to this call. A `needs_approval` function that raises or hangs counts as yes."""
         asked = self._settings.needs_approval
         if isinstance(asked, bool):
             return asked
         try:
-            answer = asked(context, bound.values)
-            return bool(await answer if inspect.isawaitable(answer) else answer)
+            with anyio.fail_after(PREDICATE_TIMEOUT):
+                answer = asked(context, bound.values)
+                return bool(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:  # noqa: BLE001 - the author's function; its text may hold values
             name = type(error).__name__
             logger.error("needs_approval raised %s; a person is asked", name, extra={"tool": self.name})  # noqa: TRY400

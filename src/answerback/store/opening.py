@@ -266,7 +266,7 @@ def _has_magic(path: Path) -> bool:
 
 def _connect(path: Path, mode: Literal["ro", "rw", "rwc"]) -> RawConnection:
     return sqlite3.connect(
-        f"{path.as_uri()}?mode={mode}",
+        f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         isolation_level=None,
         # Worker threads take turns; the limiter and aiosqlite's queue see to it.

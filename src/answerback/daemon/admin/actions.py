@@ -113,6 +113,15 @@ class Actions:
         """Answer with the newest turn of a session once it is over."""
         return _turn(await (await self.session_ref(request)).wait())
 
+    async def waiting(self, request: Request) -> Response:
+        """Answer with the session's calls that wait for a yes, oldest first; `?values=1` adds their arguments."""
+        calls = await (await self.session_ref(request)).pending_approvals()
+        names = await short_ids(self._runtime.store, calls)
+        values = request.query_params.get("values") == "1"
+        return reply(
+            {"calls": [call_facts(one, short=name, values=values) for one, name in zip(calls, names, strict=True)]}
+        )
+
     async def session_ref(self, request: Request) -> SessionRef:
         """Return the session a request names.
 
@@ -135,7 +144,8 @@ class Actions:
     async def _find(self, name: str) -> SessionRecord | None:
         store = self._runtime.store
         await store.flush()
-        return await store.session(session_id=name) or await store.session(key=name)
+        by_id = await store.session(session_id=name)
+        return by_id or await store.session(key=name) or await store.session(local_id=name)
 
     async def _call(self, record: CallRecord) -> Response:
         (short,) = await short_ids(self._runtime.store, [record])

@@ -74,6 +74,7 @@ def create_admin(probes: Probes, actions: Actions, streams: Streams, *, token: s
             *(Route(path, handler) for path, handler in reads.items()),
             Route("/events", streams.tail),
             Route("/sessions/{name:path}/events", streams.session),
+            Route("/sessions/{name:path}/approvals", actions.waiting),
             Route("/sessions", actions.open, methods=["POST"]),
             Route("/drain", actions.drain, methods=["POST"]),
             *(Route(f"/calls/{{name:path}}/{verb}", do, methods=["POST"]) for verb, do in calls.items()),

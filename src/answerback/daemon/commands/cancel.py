@@ -23,13 +23,16 @@ def command(path: Path, name: str, as_json: bool) -> None:
     Example:
       answerback cancel ticket-4711
     """  # noqa: D301 - \b is click's mark for lines it leaves as they are
-    from answerback.daemon.remote import daemon_of, path_of
-    from answerback.daemon.writing import find_session
+    from answerback.daemon.remote import missing_daemon, path_of
+    from answerback.daemon.writing import ask_daemon, find_session
 
-    session_id = find_session(path, name).session_id or ""
-    with daemon_of(path) as daemon:
-        session = daemon.post(path_of("sessions", session_id, "cancel"))["session"]
+    answer = ask_daemon(path, path_of("sessions", name, "cancel"))
+    if answer is None:
+        # A wrong name is said before a missing daemon: starting one would not help.
+        find_session(path, name)
+        raise missing_daemon(path)
+    session = answer["session"]
     if as_json:
         print_json({"session": session})
     else:
-        click.echo(f"{session_id}: the server was asked to cancel its turn")
+        click.echo(f"{session['session_id']}: the server was asked to cancel its turn")

@@ -24,12 +24,16 @@ def command(path: Path, name: str, as_json: bool) -> None:
       answerback resend 3fa9c1
     """  # noqa: D301 - \b is click's mark for lines it leaves as they are
     from answerback.daemon.journal import read
-    from answerback.daemon.remote import daemon_of, path_of
+    from answerback.daemon.remote import missing_daemon, path_of
+    from answerback.daemon.writing import ask_daemon
     from answerback.names import find_call
 
-    full = read(path, lambda reader: find_call(reader, name)).public_id
-    with daemon_of(path) as daemon:
-        call = daemon.post(path_of("calls", full, "resend"))["call"]
+    answer = ask_daemon(path, path_of("calls", name, "resend"))
+    if answer is None:
+        # A wrong name is said before a missing daemon: starting one would not help.
+        read(path, lambda reader: find_call(reader, name))
+        raise missing_daemon(path)
+    call = answer["call"]
     if as_json:
         print_json({"call": call})
     else:

@@ -45,6 +45,8 @@ def command(path: Path, session_id: str | None, calls_only: bool, as_json: bool)
     from answerback.daemon.remote import daemon_of
 
     with daemon_of(path) as daemon, daemon.follow("/events") as entries:
+        # On stderr, so that it is told from an entry: nothing that happens from here on is missed.
+        click.echo(f"following the daemon of pid {daemon.address.pid}", err=True)
         for entry in entries:
             if session_id not in {None, entry.get("session_id")} or (calls_only and entry.get("type") != "call"):
                 continue
