@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,11 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from answerback.daemon.address import DaemonAddress, address_path, find_daemon
+from answerback.daemon.cli import main
 from answerback.daemon.remote import Remote
 from example_run import LocalApi, local_api
 
@@ -105,6 +108,10 @@ rules:
     steps:
       - call: [{{name: fail, arguments: {{card: {CANARY}}}}}]
       - say: "{{{{ results[0].error }}}}"
+  - when: forget
+    steps:
+      - call: [{{name: forget, arguments: {{card: {CANARY}}}}}]
+      - say: "Forgotten."
   - steps:
       - say: "You said: {{{{ input }}}}"
 """
@@ -193,17 +200,25 @@ class Rig:
         self._stack.callback(watchdog.cancel)
         return Up(self, process, log)
 
-    def run(self, *arguments: str, typed: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "answerback", *arguments],
-            cwd=self.folder,
-            env={**self.environment, "ANSWERBACK_DB": str(self.store), **environment},
-            input=typed if typed is not None else "",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+    def run(self, *arguments: str, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end: one that imports an app in a process of its own, the others in this one."""
+        environment = {**self.environment, "ANSWERBACK_DB": str(self.store), **environment}
+        if arguments[0] == "up" or "--app" in arguments:
+            command = [sys.executable, "-m", "answerback", *arguments]
+            return subprocess.run(
+                command, cwd=self.folder, env=environment, input=typed, capture_output=True, text=True, timeout=PATIENCE
+            )
+        out, err, before = io.StringIO(), io.StringIO(), sys.stdin
+        code: Any = 0
+        sys.stdin = io.StringIO(typed)
+        try:
+            with chdir(self.folder), patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err):
+                main(arguments)
+        except SystemExit as ended:
+            code = ended.code or 0
+        finally:
+            sys.stdin = before
+        return subprocess.CompletedProcess(arguments, int(code), out.getvalue(), err.getvalue())
 
     def json(self, *arguments: str, code: int = 0) -> Any:
         """Run a command with --json and return what it printed."""

@@ -13,7 +13,7 @@ import pytest
 
 from answerback import errors
 from answerback.daemon.cli import COMMANDS, LazyGroup, main, program
-from answerback.daemon.exits import exit_code
+from answerback.daemon.exits import RemoteError, StartError, exit_code
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -120,7 +120,23 @@ def test_a_command_line_that_makes_no_sense_exits_2(
     assert "Usage: answerback" in err
 
 
-@pytest.mark.parametrize("arguments", [("ls",), ("calls",), ("show", "abc"), ("decide", "abc", "--unknown")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ls",),
+        ("calls",),
+        ("show", "abc"),
+        ("decide", "abc", "--unknown"),
+        ("approve", "abc"),
+        ("reject", "abc"),
+        ("pause", "abc"),
+        ("resume", "abc"),
+        ("cancel", "abc"),
+        ("resend", "abc"),
+        ("tail",),
+        ("chat",),
+    ],
+)
 def test_a_missing_store_exits_3_says_so_in_one_line_and_makes_no_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
@@ -139,6 +155,8 @@ def test_a_missing_store_exits_3_says_so_in_one_line_and_makes_no_file(
     [
         (errors.StoreLockedError("held", path="a.db", owner="host a pid 1"), 3),
         (errors.StoreVersionError("newer"), 3),
+        (StartError("no daemon"), 3),
+        (RemoteError("no"), 1),
         (errors.ConfigurationError("bad"), 2),
         (errors.UnknownCallError("none"), 1),
         (errors.DecisionError("done"), 1),

@@ -78,6 +78,16 @@ def test_packages_that_log_bodies_are_silent_below_a_warning_even_when_told_to_s
     assert [entry["event"] for entry in log.entries] == ["slow"]
 
 
+def test_asyncio_quotes_no_exception_of_a_task(log: Log) -> None:
+    logger = logging.getLogger("asyncio")
+    logger.error(f"Task exception was never retrieved\nfuture: <Task exception=KeyError({CANARY!r})>")
+    logger.warning("Executing %s took %.3f seconds", f"<Task exception=KeyError({CANARY!r})>", 0.2)
+    assert [entry["event"] for entry in log.entries] == [
+        "Task exception was never retrieved",
+        "Executing %s took %.3f seconds",
+    ]
+
+
 def test_a_person_gets_lines_without_colour_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

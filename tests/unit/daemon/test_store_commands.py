@@ -155,6 +155,31 @@ def test_a_name_nobody_has_exits_1(answerback: _Program) -> None:
     assert "No call is named 'fffffff'" in answerback("decide", "fffffff", "--unknown", code=1)
 
 
+@pytest.mark.parametrize("verb", ["approve", "reject", "resend"])
+def test_a_call_nobody_knows_cannot_be_asked_for_anything(answerback: _Program, verb: str) -> None:
+    assert "No call is named 'fffffff'" in answerback(verb, "fffffff", code=1)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause", "resume"])
+@pytest.mark.parametrize("name", ["nobody", "ticket-8"])
+def test_a_session_nobody_knows_or_that_was_never_confirmed_cannot_either(
+    answerback: _Program, verb: str, name: str
+) -> None:
+    assert f"No session is named {name!r}" in answerback(verb, name, code=1)
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject"])
+def test_a_call_that_waits_for_no_approval_is_left_alone(answerback: _Program, verb: str) -> None:
+    assert "not waiting for an approval" in answerback(verb, "call_2", code=1)
+    assert answerback.json("show", "call_2")["call"]["state"] == "indeterminate"
+
+
+def test_a_session_is_paused_and_resumed_on_a_store_nobody_has(answerback: _Program) -> None:
+    assert answerback.json("pause", "ticket-7")["session"]["state"] == "paused"
+    assert answerback("resume", "sess_1") == "sess_1: open\n"
+    assert answerback.json("show", "ticket-7")["session"]["state"] == "open"
+
+
 @pytest.mark.parametrize(
     ("verdict", "state"),
     [
