@@ -161,6 +161,7 @@ def counted() -> dict[str, int]:
     gc.collect()
     counts = dict.fromkeys((kind.__name__ for kind in PER_SESSION), 0)
     for thing in gc.get_objects():
-        if isinstance(thing, PER_SESSION):
+        # Not isinstance: it asks objects for their class, and lazy ones would import what they stand for.
+        if type(thing) in PER_SESSION:
             counts[type(thing).__name__] += 1
     return counts
