@@ -119,6 +119,8 @@ class Supervisor:
                 then = "restarting" if allowed else "it was ending" if cancelled else "too often: it is set aside"
                 extra = {"session_id": live.session_id, "crashes": live.crashes}
                 names = self._crashed(error, "a session's actor", then, extra)
+                if names is not None:
+                    self._shared.observer.crashed(live.session_id, names)
                 if names is not None and not allowed and cancelled is None:
                     await self._quarantine(live, names)
                 allowed = allowed and names is not None
