@@ -58,11 +58,12 @@ def _collect(bench: Rig) -> dict[str, str]:
         assert tail.stderr is not None
         tail.stderr.readline()
         with up.remote() as daemon, following(daemon) as entries:
-            for key in ("pay", "fail", "forget"):
+            daemon.post("/sessions", {"key": "pay", "text": "please pay"})
+            name: str = until(entries, in_state("waiting_approval"))["id"]
+            found["approve"] = bench.run("approve", name, "--reason", "fine").stdout
+            daemon.post("/sessions/pay/wait")
+            for key in ("fail", "forget"):
                 daemon.post("/sessions", {"key": key, "text": f"please {key}"})
-                if key == "pay":
-                    name = until(entries, in_state("waiting_approval"))["id"]
-                    found["approve"] = bench.run("approve", name, "--reason", "fine").stdout
                 daemon.post(f"/sessions/{key}/wait")
             daemon.post("/sessions", {"key": "hold", "text": "hold"})
             bench.entered(entries)
