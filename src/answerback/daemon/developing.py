@@ -31,7 +31,8 @@ from answerback.daemon.watch import Watch
 from answerback.errors import AnswerbackError
 from answerback.harness.core import Core
 from answerback.harness.knobs import read_knobs
-from answerback.harness.server import listen, load_script, tcp_server
+from answerback.harness.server import load_script, tcp_server
+from answerback.harness.tcp import listen
 
 LOOK_EVERY = 0.5
 """Seconds between looks at the code."""

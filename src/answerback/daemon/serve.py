@@ -38,7 +38,7 @@ from answerback.daemon.signals import listening
 from answerback.daemon.tracing import tracer
 from answerback.daemon.watchers import Watchers
 from answerback.errors import StoreLockedError
-from answerback.harness.server import listen
+from answerback.harness.tcp import listen
 from answerback.model import CallKey
 from answerback.runtime import Runtime
 from answerback.store.base import PutCheckpoint

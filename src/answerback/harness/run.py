@@ -23,7 +23,8 @@ from answerback.harness.models.base import Model
 from answerback.harness.models.script import Rule, Script
 from answerback.harness.models.steps import Say
 from answerback.harness.records import LogEntry
-from answerback.harness.server import listen, tcp_server
+from answerback.harness.server import tcp_server
+from answerback.harness.tcp import listen
 from answerback.harness.transport import StreamingASGITransport
 
 MEMORY_URL = "http://harness.invalid/v1"

@@ -7,13 +7,12 @@ which serves from a thread of its own.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ import yaml
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from answerback.errors import ConfigurationError
 from answerback.harness.app import create_app
 from answerback.harness.bare import BareBody
 from answerback.harness.core import Core
@@ -35,6 +33,7 @@ from answerback.harness.faults import Fault, read_faults, seeded_faults
 from answerback.harness.knobs import read_knobs
 from answerback.harness.models.script import Rule, Script
 from answerback.harness.models.steps import Say
+from answerback.harness.tcp import TCPServer, listen
 
 logger = logging.getLogger("answerback.harness.server")
 
@@ -55,45 +54,6 @@ class AbortableProtocol(H11Protocol):
     def _abort(self) -> None:
         # RST instead of FIN, so that a client sees an error and not the end of a response.
         self.transport.abort()
-
-
-class TCPServer(uvicorn.Server):
-    """uvicorn without its signal handlers, and with an event that says it accepts connections."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = anyio.Event()
-
-    def __repr__(self) -> str:
-        return f"<TCPServer {'ready' if self.ready.is_set() else 'starting'}>"
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Leave the signals to whoever runs us."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
-        await super().startup(sockets=sockets)
-        self.ready.set()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Bind a listening socket; port 0 takes a free one.
-
-    Raises:
-        ConfigurationError: when the address cannot be bound.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
-    listener.setblocking(False)
-    return listener
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from answerback.daemon.condition import Condition
 from answerback.daemon.metrics import CONTENT_TYPE, Metrics
 from answerback.errors import AnswerbackError
 from answerback.harness.bare import BareBody
-from answerback.harness.server import TCPServer
+from answerback.harness.tcp import TCPServer
 
 GRACE = 0.4
 """Seconds open requests get at the end; their streams have been closed by then."""
