@@ -227,7 +227,6 @@ class Runtime(Serving):
 
     def wake(self, session_id: str) -> None:
         """Read a session now: something elsewhere says that it moved. Unknown sessions are ignored."""
-        self.check_running()
         self._kernel.wake(session_id, "wake")
 
     def _ref(self, record: SessionRecord) -> SessionRef:

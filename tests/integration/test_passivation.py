@@ -306,3 +306,42 @@ def test_a_list_that_cannot_be_read_is_asked_again(anyio_backend: str, monkeypat
             assert ours.answers(session_id) == ["pong"]
 
     virtually(anyio_backend, body)
+
+
+def test_a_server_whose_list_cannot_be_filtered_is_asked_for_one_session_at_a_time(
+    anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists = Lists(monkeypatch)
+    lists.failures = [400] * 1000
+
+    async def body(harness: Harness) -> None:
+        async with fleet(harness) as ours:
+            session_id = await ours.open("one")
+            await anyio.sleep(REST)
+            await ours.say(session_id, "ping")
+            await anyio.sleep(2 * POLL)
+            assert ours.answers(session_id) == ["pong"]
+
+    virtually(anyio_backend, body)
+
+
+def test_a_session_without_a_stream_is_polled_and_answered_all_the_same(anyio_backend: str) -> None:
+    async def body(harness: Harness) -> None:
+        async with fleet(harness, max_streams=2) as ours, anyio.create_task_group() as group:
+            texts: list[str] = []
+
+            async def talk(number: int) -> None:
+                session = await ours.runtime.open(f"k{number}", agent={"model": "m"}, input="hello")
+                await session.wait()
+                texts.append((await session.run("ping")).output_text)
+
+            began = anyio.current_time()
+            for number in range(30):
+                group.start_soon(talk, number)
+            while len(texts) < 30:
+                assert ours.streams() <= 2
+                await anyio.sleep(0.1)
+            # Its own work is looked at quickly, long before the slow poll.
+            assert anyio.current_time() - began < 20
+
+    virtually(anyio_backend, body)

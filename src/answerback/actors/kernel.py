@@ -194,8 +194,10 @@ class Kernel:
         """Read a session now, also one that was passivated; sessions the store does not know are ignored."""
         live = self.live.get(session_id)
         if live is not None:
-            live.mailbox.tell(ReadAgain(reason))
-        elif session_id not in self._awaking:
+            # Nobody empties the mailbox of a session that is set aside.
+            if live.record.state == "open":
+                live.mailbox.tell(ReadAgain(reason))
+        elif session_id not in self._awaking and not self.over:
             self._awaking.add(session_id)
             self._group.start_soon(self._awake, session_id)
 

@@ -3,7 +3,7 @@
 They have no stream and no task. Sessions we created carry the store's id in their metadata, so one filtered list shows
 them all, 100 in a request and at most `scan.PAGES` requests a round: of up to 1,000 sessions a call is seen within one
 `poll_interval`, of more within as many intervals as there are thousands. Attached sessions carry no mark of ours and
-are read one by one, in turn, `ATTACHED_READS` a round. Both only say whom to wake; what is to be done is read then.
+are read one by one, in turn, `READS` a round. Both only say whom to wake; what is to be done is read then.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from answerback.wire.records import Session
 
 logger = logging.getLogger("answerback.rounds")
 
-ATTACHED_READS = 50
-"""Attached sessions read in one round."""
+READS = 50
+"""Sessions read one by one in one round."""
+NO_SUCH_LIST = frozenset({400, 404, 405, 501})
+"""Answers of a server that cannot filter its list: then the sessions it would show are read one by one, too."""
 IDS = 1000
 """Ids read from the store at once."""
 
@@ -54,7 +56,7 @@ class Rounds:
         self._settings = settings
         self._rng = rng
         self._scan: SessionScan | None = None
-        self._after = ""
+        self._after: dict[SessionOrigin, str] = {}
         self._backoff = Backoff(maximum=max(settings.poll_interval, 30.0))
 
     def __repr__(self) -> str:
@@ -80,10 +82,18 @@ class Rounds:
     async def _round(self) -> None:
         opened, attached = await self._count("opened"), await self._count("attached")
         self._roster.passivated = opened + attached
+        failure: ApiError | None = None
         if opened:
-            await self._look_at_opened()
+            try:
+                await self._list_opened()
+            except ApiError as error:
+                failure = error
+                if error.status in NO_SUCH_LIST:
+                    await self._read_in_turn("opened")
         if attached:
-            await self._look_at_attached()
+            await self._read_in_turn("attached")
+        if failure is not None:
+            raise failure
 
     async def _count(self, origin: SessionOrigin) -> int:
         """Count the open sessions of the store that do not live here."""
@@ -95,15 +105,15 @@ class Rounds:
                 return count
             after = ids[-1]
 
-    async def _look_at_opened(self) -> None:
+    async def _list_opened(self) -> None:
         if self._scan is None:
             self._scan = SessionScan(self._api, metadata={STORE_KEY: self._store.info.store_id})
         for session in await self._scan.read(moves):
             if session.id not in self._roster.live:
                 self._wake(session.id, "listed as moving")
 
-    async def _look_at_attached(self) -> None:
-        for session_id in await self._next_attached():
+    async def _read_in_turn(self, origin: SessionOrigin) -> None:
+        for session_id in await self._next(origin):
             try:
                 moved = moves(await self._api.retrieve(session_id))
             except ApiError as error:
@@ -111,16 +121,17 @@ class Rounds:
                     raise
                 # Whoever follows it draws the conclusion, in one place.
                 moved = True
-            self._after = session_id
+            self._after[origin] = session_id
             if moved:
                 self._wake(session_id, "it moved while nobody looked")
 
-    async def _next_attached(self) -> list[str]:
+    async def _next(self, origin: SessionOrigin) -> list[str]:
         """Return whose turn it is, from where the last round ended; each session at most once a round."""
         chosen: list[str] = []
-        start, after, wrapped = self._after, self._after, False
-        while len(chosen) < ATTACHED_READS:
-            ids = await self._store.open_session_ids(origin="attached", after=after, limit=IDS)
+        start = after = self._after.get(origin, "")
+        wrapped = False
+        while len(chosen) < READS:
+            ids = await self._store.open_session_ids(origin=origin, after=after, limit=IDS)
             if wrapped:
                 ids = [session_id for session_id in ids if session_id <= start]
             chosen += [session_id for session_id in ids if session_id not in self._roster.live]
@@ -130,7 +141,7 @@ class Rounds:
                 break
             else:
                 after, wrapped = "", True
-        return chosen[:ATTACHED_READS]
+        return chosen[:READS]
 
 
 def moves(session: Session) -> bool:
