@@ -15,7 +15,7 @@ from types import MappingProxyType
 import click
 
 from answerback.daemon.exits import FAILED, exit_code
-from answerback.daemon.settings import read_file
+from answerback.daemon.settings import defaults_for, read_file
 from answerback.errors import AnswerbackError
 
 _PACKAGE = "answerback.daemon.commands"
@@ -86,7 +86,7 @@ def program(context: click.Context, settings: Path | None) -> None:
     4 drained late with work left, 5 needs a person.
     """  # noqa: D301 - \b is click's mark for lines it leaves as they are
     found = read_file(settings)
-    context.default_map = dict.fromkeys(COMMANDS, found)
+    context.default_map = defaults_for(COMMANDS, found)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,7 +6,7 @@ click reads all three; this module names them and reads the file. `answerback co
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ PARAMETERS: Mapping[str, str] = {
 """The name of a setting in the file, and that of click's parameter."""
 FOREIGN = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_WEBHOOK_SECRET", "NO_COLOR", "PORT")
 """Variables of others that are honoured; those that hold a secret are only ever said to be set."""
+STORE_COMMANDS = ("info", "check", "backup", "prune", "migrate")
+"""The commands of the group `store`, which take their defaults one level further down."""
 SECRET = frozenset({"OPENAI_API_KEY", "OPENAI_WEBHOOK_SECRET"})
 
 
@@ -60,6 +62,12 @@ def read_file(path: Path | None) -> dict[str, Any]:
             f"the settings file {place} has an unknown setting {unknown[0]!r}; known are {', '.join(PARAMETERS)}"
         )
     return {PARAMETERS[name]: value for name, value in found.items()}
+
+
+def defaults_for(commands: Iterable[str], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return click's `default_map`: the settings of the file, for every command and for the commands of a group."""
+    nested = dict.fromkeys(STORE_COMMANDS, found)
+    return {name: {**found, **nested} if name == "store" else found for name in commands}
 
 
 def app_argument(command: CommandT) -> CommandT:

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from answerback.daemon.cli import main
-from answerback.daemon.settings import PARAMETERS, SECRET
+from answerback.daemon.cli import main, program
+from answerback.daemon.settings import PARAMETERS, SECRET, STORE_COMMANDS
 
 
 @pytest.fixture(autouse=True)
@@ -85,10 +86,13 @@ def test_another_file_is_read_when_it_is_named(config: _Config, alone: Path) -> 
     assert config.shown(before=("--config", "other.toml"))["drain_timeout"] == (9.0, "file")
 
 
-def test_the_file_serves_other_commands_too(config: _Config, alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", [("ls",), ("store", "info"), ("approve", "x"), ("tail",)])
+def test_the_file_serves_other_commands_too(
+    alone: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
     (alone / "answerback.toml").write_text('db = "nowhere-else.db"\n')
     with pytest.raises(SystemExit) as ended:
-        main(["ls"])
+        main(command)
     assert ended.value.code == 3
     assert "nowhere-else.db" in capsys.readouterr().err
 
@@ -111,6 +115,12 @@ def test_a_file_that_makes_no_sense_exits_2_and_says_where(config: _Config, alon
 def test_a_file_that_is_named_and_missing_is_an_error(config: _Config) -> None:
     _, err = config(before=("--config", "gone.toml"), code=3)
     assert err == "answerback: there is no settings file gone.toml\n"
+
+
+def test_every_command_of_the_group_store_takes_its_defaults_from_the_file() -> None:
+    group = program.get_command(click.Context(program), "store")
+    assert isinstance(group, click.Group)
+    assert set(group.commands) == set(STORE_COMMANDS)
 
 
 def test_no_secret_is_printed_only_whether_there_is_one(config: _Config, monkeypatch: pytest.MonkeyPatch) -> None:

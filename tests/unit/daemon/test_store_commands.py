@@ -1,4 +1,4 @@
-"""`ls`, `calls`, `show` and `decide` on a real store file."""
+"""The commands that look into a store file and change it, on a real one that nobody has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import jsonschema_rs
 import pytest
 
 from answerback.daemon.cli import main
@@ -116,6 +117,63 @@ def test_a_call_held_because_nobody_handles_it_waits_for_a_person_too(answerback
     answerback("calls", "--undecided", code=5)
     answerback("decide", "call_3", "--failed", "Nobody does this any more.")
     answerback("calls", "--undecided")
+
+
+TEXT, TIME, COUNT = {"type": "string"}, {"type": ["string", "null"]}, {"type": "integer", "minimum": 0}
+SESSION = {
+    "type": "object",
+    "properties": {
+        "session_id": TIME, "local_id": TEXT, "key": TIME, "origin": {"enum": ["opened", "attached"]}, "state": TEXT,
+        "status": TEXT, "active": {"type": "boolean"}, "created_at": TIME, "updated_at": TIME, "open_calls": COUNT,
+        "last_turn_id": TIME, "reason": TIME,
+    },
+    "required": ["session_id", "local_id", "key", "origin", "state", "status", "active", "created_at"],
+    "additionalProperties": False,
+}  # fmt: skip
+CALL = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "pattern": "^[0-9a-f]{6,64}$"}, "hash": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        "attempt": COUNT, "crashes": COUNT, "state": {"enum": [state.value for state in CallState]},
+        "effects": {"enum": ["read", "idempotent", "once"]}, "observed_at": TIME, "arguments": TEXT, "result": TIME,
+    },
+    "required": [
+        "id", "hash", "session_id", "turn_id", "call_id", "name", "state", "effects", "attempt", "crashes", "outcome",
+        "submit_status", "submit_epoch", "reason", "observed_at", "started_at", "finished_at", "submitted_at",
+        "closed_at", "deadline", "next_at", "hold_until", "arguments", "result", "substitute",
+    ],
+}  # fmt: skip
+
+
+def _list_of(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": schema, "minItems": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "members"),
+    [
+        (("ls",), {"sessions": _list_of(SESSION)}),
+        (("calls",), {"calls": _list_of(CALL)}),
+        (("show", "ticket-7"), {"session": SESSION, "calls": _list_of(CALL), "inputs": {"type": "array"}}),
+        (
+            ("show", "call_2"),
+            {
+                "call": CALL,
+                "transitions": {"type": "array"},
+                "checkpoints": {"type": "object"},
+                "late": {"type": "array"},
+            },
+        ),
+        (("decide", "call_2", "--unknown"), {"call": CALL}),
+        (("pause", "ticket-7"), {"session": SESSION}),
+        (("resume", "ticket-7"), {"session": SESSION}),
+    ],
+)
+def test_json_keeps_its_shape(answerback: _Program, arguments: tuple[str, ...], members: dict[str, Any]) -> None:
+    document = answerback.json(*arguments)
+    schema = {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
+    validator = jsonschema_rs.validator_for(schema)
+    assert [error.message for error in validator.iter_errors(document)] == []
 
 
 @pytest.mark.parametrize("name", ["sess_1", "ticket-7", "l1"])
