@@ -40,7 +40,9 @@ async def _leave_nothing_behind(path: Path, sessions: int) -> None:
     try:
         async with run_harness(script) as harness:
             store = SQLiteStore(path)
-            async with Runtime(harness.client, handlers=pinging(ran), store=store, passivate_after=0.02) as runtime:
+            async with Runtime(
+                harness.client, handlers=pinging(ran), store=store, passivate_after=0.02, poll_interval=3600
+            ) as runtime:
                 most = 0
                 for number in range(1, sessions + 1):
                     session = await runtime.open(f"k{number}", agent={"model": "m"}, input="ping")

@@ -52,6 +52,8 @@ class Roster:
         self.live: dict[str, LiveSession] = {}
         self.passivated = 0
         """Open sessions of the store that do not live here. Counted now and then, carried on in between."""
+        self.changes = 0
+        """How often a session came to life here or was passivated."""
         self._store = store
         self._observer = observer
         self._secrecy = secrecy
@@ -78,6 +80,7 @@ class Roster:
                 # Only to say so: nobody is there to change it.
                 return live
             self.live[record.session_id] = live
+            self.changes += 1
         if record.state == "open":
             if live.record.state != "open":
                 live.record = record
@@ -103,6 +106,7 @@ class Roster:
         if self.live.get(live.session_id) is live:
             del self.live[live.session_id]
             self.passivated += 1
+            self.changes += 1
         self._stop(live.session_id)
 
     async def put_aside(self, session_id: str, state: str, reason: str | None) -> bool:

@@ -80,8 +80,11 @@ class Rounds:
             await anyio.sleep(pause)
 
     async def _round(self) -> None:
+        before = self._roster.changes
         opened, attached = await self._count("opened"), await self._count("attached")
-        self._roster.passivated = opened + attached
+        if self._roster.changes == before:
+            # Else some were counted before they came or went, and what was carried on is nearer to the truth.
+            self._roster.passivated = opened + attached
         failure: ApiError | None = None
         if opened:
             try:
