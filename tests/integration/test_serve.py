@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 from answerback import (
     CallState,
     DecisionError,
+    Discover,
     DrainReport,
     Handlers,
     Runtime,
@@ -87,6 +88,49 @@ def test_hurrying_ends_the_patience_and_the_cut_call_is_left_for_a_decision(anyi
         async with store:
             (record,) = await store.calls()
         assert record.state is CallState.INDETERMINATE
+
+    virtually(anyio_backend, body)
+
+
+def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_a_hurried_end(anyio_backend: str) -> None:
+    async def body(harness: Harness) -> None:
+        handlers = Handlers()
+
+        @handlers.tool
+        async def slow() -> str:
+            """Pay no attention to anybody."""
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(300)
+            return "slow"
+
+        store = MemoryStore()
+        began = 0.0
+        async with Runtime(harness.client, handlers=handlers, store=store, cancel_grace=60.0) as runtime:
+            await runtime.open("one", agent={"model": "m"}, input="slow")
+            await anyio.sleep(10)
+            began = anyio.current_time()
+            runtime.hurry()
+            report = await runtime.drain()
+        assert anyio.current_time() - began < 3.0
+        assert report == DrainReport(cut_short=1)
+
+    virtually(anyio_backend, body)
+
+
+def test_nothing_is_adopted_once_a_drain_began(anyio_backend: str) -> None:
+    async def body(harness: Harness) -> None:
+        async with fleet(harness, drain_timeout=400) as ours, anyio.create_task_group() as group:
+            stop = anyio.Event()
+            discover = Discover(metadata={"app": "acme"}, interval=5)
+            group.start_soon(lambda: ours.runtime.serve(discover=discover, shutdown_trigger=stop.wait))
+            await ours.runtime.open("one", agent={"model": "m"}, input="slow")
+            await anyio.sleep(10)
+            stop.set()
+            await anyio.sleep(1)
+            late = await ours.elsewhere("ping", {"app": "acme"}, "ping")
+            await anyio.sleep(100)
+            assert ours.ran == ["slow"]
+            assert not ours.lives(late)
 
     virtually(anyio_backend, body)
 

@@ -92,9 +92,11 @@ class Supervisor:
         live = watch.live
         limit = RestartLimit(self._restart_limit, self._restart_period)
         try:
-            with watch.scope:
-                if before is not None:
+            if before is not None:
+                # Also when this one is stopped meanwhile: whoever comes next waits for this one only.
+                with anyio.CancelScope(shield=True):
                     await before.wait()
+            with watch.scope:
                 while await self._run_once(live, limit):
                     live.mailbox.clear()
                     await anyio.sleep(self._backoff.pause(limit.recent, self._rng))
