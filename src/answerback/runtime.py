@@ -54,8 +54,8 @@ class Runtime(Serving):
         cancel_grace: seconds a cancelled handler gets before it is abandoned.
         hold_deadline: seconds an undecided call waits for its verify hook or a person before it is answered.
         restart_limit: crashes of one session's actor within 60 seconds before the session is set aside.
-        passivate_after: seconds a session must have been idle, with nothing open and nobody waiting, before it is
-            passivated: it holds no stream, no task and no memory until a message, a wait, a wake or a poll needs it.
+        passivate_after: seconds of idleness, with nothing open and nobody waiting, after which a session is passivated
+            and holds no stream, no task and no memory until a message, a wait, a wake or a poll needs it.
         max_streams: live event streams; further sessions are polled, and 0 polls them all. Default: 900 in a pool
             of their own, 20 when the client has a custom http client.
         stream_client: an official client for the streams alone.
